@@ -92,8 +92,8 @@ pub fn driver_entry_point(name: &CStr, version: c_uint) -> Result<*mut c_void, c
     let mut address: *mut c_void = ptr::null_mut();
     let mut answer = cudaDriverEntryPointQueryResult::cudaDriverEntryPointSymbolNotFound;
     let flags = c_ulonglong::from(cudaGetDriverEntryPointFlags::cudaEnableDefault.0);
-    // SAFETY: the name ends with a zero byte, and the call writes through pointers to one pointer and one enumeration.
     #[cfg(cuda_has_entry_point_by_version)]
+    // SAFETY: the name ends with a zero byte, and the call writes through pointers to one pointer and one enumeration.
     let error = unsafe {
         crate::cudaGetDriverEntryPointByVersion(
             name.as_ptr(),
@@ -103,11 +103,11 @@ pub fn driver_entry_point(name: &CStr, version: c_uint) -> Result<*mut c_void, c
             &mut answer,
         )
     };
-    // SAFETY: as above.
     #[cfg(not(cuda_has_entry_point_by_version))]
-    let error = {
+    // SAFETY: as above.
+    let error = unsafe {
         let _ = version;
-        unsafe { crate::cudaGetDriverEntryPoint(name.as_ptr(), &mut address, flags, &mut answer) }
+        crate::cudaGetDriverEntryPoint(name.as_ptr(), &mut address, flags, &mut answer)
     };
     if error != cudaError::cudaSuccess {
         return Err(error);

@@ -331,5 +331,6 @@ fn package() -> Result {
         say("package: there are changes that are not committed; packaging them too");
         command.arg("--allow-dirty");
     }
-    shell::run(command.env("CUDA_PATH", toolkit()?))
+    command.env("CUDA_PATH", toolkit()?);
+    shell::run(command.env("LIBCLANG_PATH", toolchain::find_libclang()?))
 }

@@ -174,7 +174,8 @@ fn fetch_libclang(no_root: bool) -> Result<bool> {
     Ok(true)
 }
 
-fn find_libclang() -> Result<PathBuf> {
+/// The libclang that the build script would find: for builds outside the tree, which do not see target/toolchain.
+pub fn find_libclang() -> Result<PathBuf> {
     let environment = env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
         .collect();
