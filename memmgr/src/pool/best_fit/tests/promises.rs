@@ -1,0 +1,1 @@
+//! What the allocator promises, one test a promise.
