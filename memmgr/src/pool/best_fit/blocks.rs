@@ -14,8 +14,6 @@ pub(super) struct Slot(u32);
 impl Slot {
     /// No block.
     pub const NONE: Self = Self(u32::MAX);
-    /// The lowest number.
-    pub const FIRST: Self = Self(0);
 
     /// Whether this is no block.
     pub fn is_none(self) -> bool {

@@ -1,6 +1,6 @@
 //! The allocator itself: segments in and out, allocate, free, and the change of owners.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::ops::Bound;
 
 use super::blocks::{Block, Blocks, Chain, Slot, State};
@@ -228,11 +228,11 @@ impl<T: Default> Space<T> {
     /// A block that was taken for a caller who then could not wait is given back like any other, with an owner
     /// that stands for everything in its [`Taken::owners`], so that no mark is lost.
     pub fn free(&mut self, addr: usize, owner: Owner) -> Result<Freed<T>, FreeError> {
-        let Some(&slot) = self.live.get(&addr) else {
+        let btree_map::Entry::Occupied(live) = self.live.entry(addr) else {
             return Err(self.why_not_live(addr));
         };
         let owner = self.owners.admit(owner)?;
-        self.live.remove(&addr);
+        let slot = live.remove();
         let len = self.blocks.at(slot).len;
         let data = self
             .blocks
@@ -557,17 +557,37 @@ impl<T: Default> Space<T> {
     /// Makes a block that is in no index a free span, merged with those neighbours that have the same owner.
     fn coalesce(&mut self, slot: Slot, owner: OwnerSlot) {
         let Block { prev, next, .. } = *self.blocks.at(slot);
-        let mut span = slot;
         if self.blocks.owner(next) == Some(owner) {
             self.detach(next);
             self.join(slot, next);
         }
         if self.blocks.owner(prev) == Some(owner) {
-            self.detach(prev);
-            self.join(prev, slot);
-            span = prev;
+            self.lengthen(prev, slot);
+        } else {
+            self.attach(slot, owner);
         }
-        self.attach(span, owner);
+    }
+
+    /// Adds a block that is in no index to the free span before it, which stays where it is in its chain.
+    fn lengthen(&mut self, span: Slot, block: Slot) {
+        let old = self.entry(span);
+        self.join(span, block);
+        let new = self.entry(span);
+        let Some(owner) = self.blocks.owner(span) else {
+            debug_assert!(false, "a span that is to grow is not free");
+            return;
+        };
+        let added = new.len.saturating_sub(old.len);
+        let class = self.owners.class_of(owner);
+        if let Some(record) = self.owners.owner_mut(owner) {
+            record.bytes = record.bytes.saturating_add(added);
+        }
+        if let Some(record) = self.owners.class_mut(class) {
+            record.bytes = record.bytes.saturating_add(added);
+            let moved = record.index.remove(old) && record.index.insert(new);
+            debug_assert!(moved, "a free span is missing in its index");
+        }
+        self.update_seam(span);
     }
 
     /// Cuts a block that is in no index at `at`, and returns the right part. There is room (see `request`).

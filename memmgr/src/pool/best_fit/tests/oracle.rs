@@ -75,7 +75,7 @@ impl Oracle {
         if len == 0 {
             return Err(SegmentError::Empty);
         }
-        if base % 256 != 0 || len % 256 != 0 {
+        if !base.is_multiple_of(256) || !len.is_multiple_of(256) {
             return Err(SegmentError::Misaligned);
         }
         let end = base as u128 + len as u128;
