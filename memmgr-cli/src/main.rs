@@ -1,1 +1,2 @@
+mod trace;
 fn main() {}
