@@ -30,7 +30,9 @@ impl Table {
     }
 
     fn width(&self, column: usize) -> usize {
-        let heading = self.headings[column].iter().map(|text| text.chars().count());
+        let heading = self.headings[column]
+            .iter()
+            .map(|text| text.chars().count());
         let cells = self.rows.iter().filter_map(|row| row.get(column));
         let cells = cells.map(|cell| cell.chars().count());
         heading.chain(cells).max().unwrap_or(0)
@@ -55,7 +57,11 @@ impl fmt::Display for Table {
             writeln!(f, "{}", text.trim_end())
         };
         for level in 0..2 {
-            if self.headings.iter().any(|heading| !heading[level].is_empty()) {
+            if self
+                .headings
+                .iter()
+                .any(|heading| !heading[level].is_empty())
+            {
                 line(&mut self.headings.iter().map(|heading| heading[level].as_str()))?;
             }
         }
