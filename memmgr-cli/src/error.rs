@@ -9,7 +9,8 @@ pub enum Failure {
     /// Something that this program found out, ready to be shown.
     #[error("{0}")]
     Message(String),
-    //MGR
+    #[error(transparent)]
+    Manager(#[from] memmgr::Error),
     /// Standard output could not be written.
     #[error("cannot write to standard output: {0}")]
     Output(#[from] io::Error),

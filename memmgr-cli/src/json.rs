@@ -12,9 +12,9 @@ pub struct Row {
     /// The trace's file name.
     pub trace: String,
     /// `pool`, `async` or `cuda-pool`: what the device granted.
-    pub mode: &'static str,
+    pub mode: String,
     /// `gpu` or `simulated`; a simulated device's times say nothing about a GPU.
-    pub backend: &'static str,
+    pub backend: String,
     pub streams: usize,
     /// Allocations and frees in one pass.
     pub events: usize,
@@ -56,8 +56,8 @@ mod tests {
     fn row() -> Row {
         Row {
             trace: "a.csv".to_owned(),
-            mode: "pool",
-            backend: "simulated",
+            mode: "pool".to_owned(),
+            backend: "simulated".to_owned(),
             streams: 4,
             events: 10,
             ns_per_op: [20.5, 10.25],

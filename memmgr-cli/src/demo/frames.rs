@@ -4,8 +4,10 @@
 //! framed by a border of one value, and the bordered image is laid out as tiles. All of it is memory
 //! movement, so that the host knows every byte of the result without computing on pixels.
 
+use std::ffi::c_void;
 use std::fmt;
 
+use crate::error::{Failure, Result};
 use crate::rng::Rng;
 
 /// 480p to 4K.
@@ -48,6 +50,30 @@ impl Noise {
 pub struct Region {
     pub offset: usize,
     pub pitch: usize,
+}
+
+impl Region {
+    /// The address of the region in a buffer of `len` bytes, or an error where `rows` rows of `row` bytes
+    /// would leave the buffer or overlap each other.
+    pub fn within(
+        self,
+        buffer: *mut c_void,
+        len: usize,
+        row: usize,
+        rows: usize,
+    ) -> Result<*mut c_void> {
+        let end = rows
+            .checked_sub(1)
+            .and_then(|above| above.checked_mul(self.pitch))
+            .and_then(|bytes| bytes.checked_add(self.offset))
+            .and_then(|bytes| bytes.checked_add(row));
+        match end {
+            Some(end) if end <= len && row <= self.pitch => {
+                Ok(buffer.wrapping_byte_add(self.offset))
+            }
+            _ => Err(Failure::message("a part lies outside its buffer")),
+        }
+    }
 }
 
 /// One frame and what happens to it. Widths and heights are in pixels unless a name says bytes.
@@ -265,6 +291,23 @@ mod tests {
             }
             assert_eq!(end, f.result_len(), "the last tile ends the result");
             assert!(f.result_len() <= LARGEST_LAYOUT.max(f.padded_len()));
+        }
+    }
+
+    #[test]
+    fn a_region_that_leaves_its_buffer_is_refused() {
+        let region = |offset, pitch| Region { offset, pitch };
+        let buffer = std::ptr::without_provenance_mut(0x1000);
+        let at = region(10, 30).within(buffer, 100, 30, 3).expect("inside");
+        assert_eq!(at.addr(), 0x100a);
+        for (bad, row, rows) in [
+            (region(11, 30), 30, 3),
+            (region(0, 10), 11, 1),
+            (region(0, 10), 10, 0),
+            (region(usize::MAX, 10), 10, 1),
+            (region(0, usize::MAX), 10, 3),
+        ] {
+            assert!(bad.within(buffer, 100, row, rows).is_err(), "{bad:?}");
         }
     }
 

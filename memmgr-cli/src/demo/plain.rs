@@ -1,88 +1,23 @@
-//! The demo without a memory manager: plain CUDA calls for every frame, as a program begins. The only
-//! file of this crate that calls the CUDA runtime itself.
+//! The demo without a memory manager: plain CUDA calls for every frame, as a program begins.
 //!
 //! Buffers know their size, and every copy is checked against it before the call, so that nothing here
 //! can reach memory outside a buffer. `cudaFree` and `cudaFreeHost` wait for the device, hence also for
 //! the work on the buffer that they free.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::c_void;
 use std::ptr;
 
 use cuda_sys as cuda;
 
 use super::frames::Region;
 use super::pipeline::Memory;
+use crate::cuda::check;
 use crate::error::{Failure, Result};
-
-/// Turns a status into a result that names the call.
-fn check(call: &str, status: cuda::cudaError_t) -> Result<()> {
-    if status == cuda::cudaError::cudaSuccess {
-        return Ok(());
-    }
-    // SAFETY: both functions take any value and return a string constant of the runtime.
-    let (name, text) = unsafe {
-        (
-            CStr::from_ptr(cuda::cudaGetErrorName(status)).to_string_lossy(),
-            CStr::from_ptr(cuda::cudaGetErrorString(status)).to_string_lossy(),
-        )
-    };
-    Err(Failure::message(format!("{call} failed: {name}, {text}")))
-}
-
-/// Makes a device current for this thread.
-pub fn select_device(ordinal: i32) -> Result<()> {
-    // SAFETY: takes a number and checks it.
-    check("cudaSetDevice", unsafe { cuda::cudaSetDevice(ordinal) })
-}
-
-/// Starts the device's memory pool anew: gives back what it keeps, and counts its peaks from here.
-///
-/// The pool is shared by the whole process, so that a mode which uses it would otherwise report what
-/// an earlier one left.
-pub fn reset_current_pool(ordinal: i32) -> Result<()> {
-    let mut pool = ptr::null_mut();
-    // SAFETY: `pool` is a valid place for the handle.
-    check("cudaDeviceGetMemPool", unsafe {
-        cuda::cudaDeviceGetMemPool(&raw mut pool, ordinal)
-    })?;
-    // SAFETY: the handle is the one just returned; the device's pool is never destroyed here.
-    check("cudaMemPoolTrimTo", unsafe {
-        cuda::cudaMemPoolTrimTo(pool, 0)
-    })?;
-    for attribute in [
-        cuda::cudaMemPoolAttr::cudaMemPoolAttrReservedMemHigh,
-        cuda::cudaMemPoolAttr::cudaMemPoolAttrUsedMemHigh,
-    ] {
-        let mut zero = 0_u64;
-        // SAFETY: both attributes are 64-bit numbers that may be set to zero.
-        check("cudaMemPoolSetAttribute", unsafe {
-            cuda::cudaMemPoolSetAttribute(pool, attribute, (&raw mut zero).cast::<c_void>())
-        })?;
-    }
-    Ok(())
-}
 
 /// A buffer of `cudaHostAlloc` or `cudaMalloc`; who owns it frees it with [`Memory`]'s functions.
 pub struct Buffer {
     address: *mut c_void,
     len: usize,
-}
-
-impl Buffer {
-    /// The address of a region that holds `rows` rows of `row` bytes, all inside the buffer.
-    fn part(&self, region: Region, row: usize, rows: usize) -> Result<*mut c_void> {
-        let end = rows
-            .checked_sub(1)
-            .and_then(|rows| rows.checked_mul(region.pitch))
-            .and_then(|bytes| bytes.checked_add(region.offset))
-            .and_then(|bytes| bytes.checked_add(row));
-        match end {
-            Some(end) if end <= self.len && row <= region.pitch => {
-                Ok(self.address.wrapping_byte_add(region.offset))
-            }
-            _ => Err(Failure::message("a part lies outside its buffer")),
-        }
-    }
 }
 
 /// The size of two buffers that are copied as a whole.
@@ -243,8 +178,8 @@ impl Memory for Plain {
         rows: usize,
         stream: usize,
     ) -> Result<()> {
-        let target = to.0.part(to.1, row, rows)?;
-        let source = from.0.part(from.1, row, rows)?;
+        let target = to.1.within(to.0.address, to.0.len, row, rows)?;
+        let source = from.1.within(from.0.address, from.0.len, row, rows)?;
         // SAFETY: both regions lie inside their buffers, which the pipeline keeps until the stream is
         // done.
         let status = unsafe {
