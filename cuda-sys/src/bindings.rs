@@ -1159,6 +1159,20 @@ pub struct CUgraphExec_st {
     _unused: [u8; 0],
 }
 pub type cudaGraphExec_t = *mut CUgraphExec_st;
+impl cudaGetDriverEntryPointFlags {
+    pub const cudaEnableDefault: cudaGetDriverEntryPointFlags = cudaGetDriverEntryPointFlags(
+        0,
+    );
+    pub const cudaEnableLegacyStream: cudaGetDriverEntryPointFlags = cudaGetDriverEntryPointFlags(
+        1,
+    );
+    pub const cudaEnablePerThreadDefaultStream: cudaGetDriverEntryPointFlags = cudaGetDriverEntryPointFlags(
+        2,
+    );
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct cudaGetDriverEntryPointFlags(pub ::std::os::raw::c_uint);
 impl cudaDriverEntryPointQueryResult {
     pub const cudaDriverEntryPointSuccess: cudaDriverEntryPointQueryResult = cudaDriverEntryPointQueryResult(
         0,

@@ -2,6 +2,11 @@
 
 /// The types and signatures of the CUDA runtime that is simulated.
 pub mod sys {
-    #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals, missing_docs)]
+    #![allow(
+        non_camel_case_types,
+        non_snake_case,
+        non_upper_case_globals,
+        missing_docs
+    )]
     include!("bindings.rs");
 }

@@ -1,1 +1,63 @@
+//! A CUDA memory manager: exact best-fit pools for pinned host and device memory, three device allocators behind one
+//! interface, copies that keep their buffers alive, and guards that give memory back by themselves.
+//!
+//! With the feature `sim` everything runs on a simulated CUDA runtime, without a GPU or a toolkit.
+//!
+//! # Order
+//!
+//! CUDA work runs asynchronously, in *streams*. Memory that is freed while work may still touch it must not reach
+//! anybody who is not ordered behind that work. The manager keeps that promise like this:
+//!
+//! - Memory that is freed on a stream carries that stream's *mark*. Work submitted later to the same stream may have it
+//!   at once. Others get it when the mark is known to have completed, or after their stream has been made to wait.
+//! - A copy made through the manager marks its source and destination. A pinned block is handed out again only when its
+//!   last copy has finished.
+//! - A free adds marks and never drops one that is not known to be complete.
+//! - What is not submitted through the manager (a kernel launch) belongs to the stream that the memory was allocated on,
+//!   or is told with [`MemoryManager::record_use`].
+//!
+//! # Example
+//!
+//! ```
+//! use memmgr::{MemoryManager, Stream};
+//! # fn main() -> memmgr::Result<()> {
+//! let manager = MemoryManager::instance();
+//! let stream = Stream::new()?;
+//! let mut host = manager.pinned::<f32>(1024)?;
+//! host.as_mut_slice()?.fill(1.5);
+//! let device = manager.device::<f32>(1024, &stream)?;
+//! let _ = stream.copy_to_device(&host, &device)?;
+//! // Launch kernels on `stream.as_raw()` with `device.as_ptr()` here.
+//! let _ = stream.copy_to_host(&device, &mut host)?;
+//! assert_eq!(host.as_slice()?[7], 1.5); // waits for the copy, and for nothing else
+//! # Ok(()) }
+//! ```
 
+#![deny(missing_docs)]
+
+mod buffer;
+mod config;
+mod cuda;
+mod device;
+mod error;
+mod event;
+mod manager;
+mod mode;
+mod pool;
+mod process;
+mod stats;
+mod stream;
+mod sync;
+
+pub use buffer::{DeviceBuffer, PinnedBuffer};
+pub use bytemuck::Pod;
+pub use config::{Config, Reuse};
+pub use cuda::{CopyKind, cuda_calls, cuda_calls_on_this_thread};
+pub use device::{Backend, DeviceInfo, Versions, backend, devices, versions};
+pub use error::{Error, OutOfMemory, Place, Result};
+pub use event::{Event, Submitted};
+pub use manager::{LiveBlock, MemoryManager, ShutdownReport};
+pub use mode::{DeviceAllocatorMode, UnknownMode};
+pub use pool::observer::{By, Observer, SegmentChange};
+pub use stats::{DeviceStats, NativePoolUsage, PoolStats, Stats};
+pub use stream::{AsStream, PerThreadStream, Stream, StreamBuilder, StreamKind};

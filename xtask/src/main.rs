@@ -1,1 +1,59 @@
-fn main() {}
+//! The project's own commands: `cargo xtask <command>`. Each module is one command; `shell.rs` runs other programs.
+
+mod bindings;
+mod bundle;
+mod ci;
+mod demo;
+// The search of the build script of `cuda-sys`, through links, so that both find the same things.
+#[allow(dead_code)]
+mod discover;
+mod headers;
+#[allow(dead_code)]
+mod libclang;
+mod shell;
+mod test;
+mod toolchain;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Commands of the memmgr workspace.
+///
+/// `demo` and `test` need Rust and a C compiler, nothing else: they run on the simulated CUDA runtime. The others fetch what
+/// they need into target/toolchain.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 80)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Setup(toolchain::Arguments),
+    Demo(demo::Arguments),
+    Test(test::Arguments),
+    Bindings(bindings::Arguments),
+    RealHeaders(headers::Arguments),
+    GpuBundle(bundle::Arguments),
+    Ci(ci::Arguments),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Setup(arguments) => toolchain::run(&arguments),
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Test(arguments) => test::run(&arguments),
+        Command::Bindings(arguments) => bindings::run(&arguments),
+        Command::RealHeaders(arguments) => headers::run(&arguments),
+        Command::GpuBundle(arguments) => bundle::run(&arguments),
+        Command::Ci(arguments) => ci::run(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("error: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

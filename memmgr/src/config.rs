@@ -1,0 +1,207 @@
+//! How a manager is set up: pool sizes, limits, growth, the allocator mode; in code or from `MEMMGR_*` variables.
+
+use crate::{
+    error::{Error, Result},
+    mode::DeviceAllocatorMode,
+};
+
+/// What a miss does first when memory of other streams is about to become free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Reuse {
+    /// Grow within the limits before waiting for other streams (the default).
+    #[default]
+    PreferSpeed,
+    /// Wait for other streams' freed memory before growing.
+    PreferMemory,
+}
+
+/// Settings of a [`MemoryManager`](crate::MemoryManager). All sizes are bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Config {
+    /// Reserved in the pinned pool at its first allocation; 0 grows by need.
+    pub pinned_pool_size: usize,
+    /// Reserved in each device's pool at its first allocation; 0 grows by need. In
+    /// [`DeviceAllocatorMode::CudaAsyncPool`] this much stays in the pool when memory is released (0: everything).
+    pub device_pool_size: usize,
+    /// The most that the pinned pool may hold.
+    pub pinned_pool_limit: Option<usize>,
+    /// The most that each device's own pool may hold.
+    pub device_pool_limit: Option<usize>,
+    /// The smallest segment by which a device pool grows.
+    pub device_growth: usize,
+    /// The smallest segment by which the pinned pool grows.
+    pub pinned_growth: usize,
+    /// The requested device allocator.
+    pub mode: DeviceAllocatorMode,
+    /// Growing first, or waiting first.
+    pub reuse: Reuse,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            pinned_pool_size: 0,
+            device_pool_size: 0,
+            pinned_pool_limit: None,
+            device_pool_limit: None,
+            device_growth: 32 << 20,
+            pinned_growth: 8 << 20,
+            mode: DeviceAllocatorMode::default(),
+            reuse: Reuse::default(),
+        }
+    }
+}
+
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident: $ty:ty;)*) => {$(
+        $(#[$doc])*
+        #[must_use]
+        pub fn $name(mut self, value: $ty) -> Self {
+            self.$name = value;
+            self
+        }
+    )*};
+}
+
+impl Config {
+    setters! {
+        /// Sets [`Config::pinned_pool_size`], in bytes.
+        pinned_pool_size: usize;
+        /// Sets [`Config::device_pool_size`], in bytes.
+        device_pool_size: usize;
+        /// Sets [`Config::pinned_pool_limit`], in bytes.
+        pinned_pool_limit: Option<usize>;
+        /// Sets [`Config::device_pool_limit`], in bytes.
+        device_pool_limit: Option<usize>;
+        /// Sets [`Config::device_growth`], in bytes.
+        device_growth: usize;
+        /// Sets [`Config::pinned_growth`], in bytes.
+        pinned_growth: usize;
+        /// Sets [`Config::mode`].
+        mode: DeviceAllocatorMode;
+        /// Sets [`Config::reuse`].
+        reuse: Reuse;
+    }
+
+    /// The defaults, overridden by `MEMMGR_PINNED_POOL_SIZE`, `MEMMGR_DEVICE_POOL_SIZE`, `MEMMGR_PINNED_POOL_LIMIT`,
+    /// `MEMMGR_DEVICE_POOL_LIMIT` (bytes, or with a suffix K, M, G), `MEMMGR_DEVICE_ALLOCATOR` (`pool`, `async`,
+    /// `cuda-pool`) and `MEMMGR_REUSE` (`speed`, `memory`).
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] names the variable whose value cannot be read.
+    pub fn from_env() -> Result<Self> {
+        Self::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let mut config = Self::default();
+        let size = |name: &str| -> Result<Option<usize>> {
+            lookup(name)
+                .map(|text| {
+                    parse_size(&text).ok_or_else(|| bad(name, &text, "bytes, such as 512M or 2G"))
+                })
+                .transpose()
+        };
+        if let Some(bytes) = size("MEMMGR_PINNED_POOL_SIZE")? {
+            config.pinned_pool_size = bytes;
+        }
+        if let Some(bytes) = size("MEMMGR_DEVICE_POOL_SIZE")? {
+            config.device_pool_size = bytes;
+        }
+        config.pinned_pool_limit = size("MEMMGR_PINNED_POOL_LIMIT")?;
+        config.device_pool_limit = size("MEMMGR_DEVICE_POOL_LIMIT")?;
+        if let Some(text) = lookup("MEMMGR_DEVICE_ALLOCATOR") {
+            config.mode = text
+                .parse()
+                .map_err(|_| bad("MEMMGR_DEVICE_ALLOCATOR", &text, "pool, async or cuda-pool"))?;
+        }
+        if let Some(text) = lookup("MEMMGR_REUSE") {
+            config.reuse = match text.as_str() {
+                "speed" => Reuse::PreferSpeed,
+                "memory" => Reuse::PreferMemory,
+                _ => return Err(bad("MEMMGR_REUSE", &text, "speed or memory")),
+            };
+        }
+        Ok(config)
+    }
+
+    /// Refuses settings that contradict each other.
+    pub(crate) fn validate(&self) -> Result<()> {
+        for (what, size, limit) in [
+            ("pinned", self.pinned_pool_size, self.pinned_pool_limit),
+            ("device", self.device_pool_size, self.device_pool_limit),
+        ] {
+            if let Some(limit) = limit.filter(|limit| size > *limit) {
+                return Err(Error::InvalidSize {
+                    reason: format!(
+                        "a {what} pool of {size} bytes exceeds its limit of {limit} bytes"
+                    ),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn bad(name: &str, text: &str, wanted: &str) -> Error {
+    Error::Unsupported {
+        reason: format!("the value `{text}` of {name}: it must be {wanted}"),
+    }
+}
+
+/// `4096`, `64K`, `512M`, `2G`, `1T` (powers of 1024; a trailing `iB` or `B` is allowed).
+fn parse_size(text: &str) -> Option<usize> {
+    let text = text.trim();
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, suffix) = text.split_at(digits);
+    let shift = match suffix.trim().to_ascii_uppercase().as_str() {
+        "" | "B" => 0,
+        "K" | "KB" | "KIB" => 10,
+        "M" | "MB" | "MIB" => 20,
+        "G" | "GB" | "GIB" => 30,
+        "T" | "TB" | "TIB" => 40,
+        _ => return None,
+    };
+    number.parse::<usize>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_suffixes_and_never_overflow() {
+        assert_eq!(parse_size("64K"), Some(65_536));
+        assert_eq!(parse_size(" 2GiB "), Some(2 << 30));
+        assert_eq!(parse_size("17179869184G"), None);
+        assert_eq!(parse_size("-1"), None);
+        assert_eq!(parse_size(""), None);
+    }
+
+    #[test]
+    fn a_variable_that_cannot_be_read_is_named() {
+        let error =
+            Config::from_lookup(|name| (name == "MEMMGR_DEVICE_POOL_SIZE").then(|| "lots".into()))
+                .unwrap_err();
+        assert!(
+            error.to_string().contains("MEMMGR_DEVICE_POOL_SIZE")
+                && error.to_string().contains("lots")
+        );
+        let config = Config::from_lookup(|name| {
+            (name == "MEMMGR_DEVICE_ALLOCATOR").then(|| "cuda-pool".into())
+        })
+        .unwrap();
+        assert_eq!(config.mode, DeviceAllocatorMode::CudaAsyncPool);
+    }
+
+    #[test]
+    fn an_initial_size_above_its_limit_is_refused() {
+        let config = Config::default()
+            .device_pool_size(2000)
+            .device_pool_limit(Some(1000));
+        assert!(matches!(config.validate(), Err(Error::InvalidSize { .. })));
+    }
+}

@@ -1,0 +1,139 @@
+//! Which devices there are, what they can do, and keeping the caller's current device.
+
+use crate::{
+    cuda::{self, DeviceAttr},
+    error::{Error, Result},
+};
+use std::fmt;
+
+/// What executes CUDA calls in this build.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Backend {
+    /// The real CUDA runtime.
+    Gpu,
+    /// The simulated runtime (feature `sim`): correct, but its times are those of a host.
+    Simulated,
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Backend::Gpu => "gpu",
+            Backend::Simulated => "simulated",
+        })
+    }
+}
+
+/// The backend of this build.
+pub const fn backend() -> Backend {
+    if cfg!(feature = "sim") {
+        Backend::Simulated
+    } else {
+        Backend::Gpu
+    }
+}
+
+/// Versions of the runtime and of the newest runtime that the driver supports, as 1000 × major + 10 × minor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Versions {
+    /// `cudaRuntimeGetVersion`.
+    pub runtime: i32,
+    /// `cudaDriverGetVersion`; 0 where no driver is installed.
+    pub driver: i32,
+}
+
+/// The versions of runtime and driver.
+///
+/// # Errors
+/// [`Error::Unavailable`] without a driver.
+pub fn versions() -> Result<Versions> {
+    Ok(Versions {
+        runtime: cuda::runtime_version()?,
+        driver: cuda::driver_version()?,
+    })
+}
+
+/// One device, as `cudaGetDeviceProperties`, `cudaDeviceGetAttribute` and `cudaMemGetInfo` describe it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceInfo {
+    /// Its ordinal.
+    pub ordinal: i32,
+    /// Its name.
+    pub name: String,
+    /// Its memory, in bytes.
+    pub total_memory: usize,
+    /// What of it is free now, in bytes.
+    pub free_memory: usize,
+    /// Major and minor compute capability.
+    pub compute_capability: (i32, i32),
+    /// Whether `cudaMallocAsync` and memory pools work.
+    pub memory_pools_supported: bool,
+    /// Whether physical memory can be mapped to addresses of the program's choice.
+    pub virtual_memory_supported: bool,
+}
+
+/// All devices. Asking for free memory makes a context on each of them.
+///
+/// # Errors
+/// [`Error::Unavailable`] without a driver or a device.
+pub fn devices() -> Result<Vec<DeviceInfo>> {
+    (0..cuda::device_count()?).map(device_info).collect()
+}
+
+fn device_info(ordinal: i32) -> Result<DeviceInfo> {
+    let attribute = |attribute| cuda::device_attribute(attribute, ordinal);
+    let compute_capability = (
+        attribute(DeviceAttr::cudaDevAttrComputeCapabilityMajor)?,
+        attribute(DeviceAttr::cudaDevAttrComputeCapabilityMinor)?,
+    );
+    let (free_memory, total_memory) = on_device(ordinal, cuda::mem_get_info)?;
+    Ok(DeviceInfo {
+        ordinal,
+        name: cuda::device_name(ordinal)?,
+        total_memory,
+        free_memory,
+        compute_capability,
+        memory_pools_supported: memory_pools_supported(ordinal)?,
+        virtual_memory_supported: virtual_memory_supported(ordinal)?,
+    })
+}
+
+/// The attribute, and a driver of at least 11.2.
+pub(crate) fn memory_pools_supported(ordinal: i32) -> Result<bool> {
+    Ok(
+        cuda::device_attribute(DeviceAttr::cudaDevAttrMemoryPoolsSupported, ordinal)? != 0
+            && cuda::driver_version()? >= 11_020,
+    )
+}
+
+/// `cudaDevAttrReserved…`: the runtime has no name for it, the driver's `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED` is 102.
+fn virtual_memory_supported(ordinal: i32) -> Result<bool> {
+    match cuda::device_attribute(cuda_sys::cudaDeviceAttr(102), ordinal) {
+        Ok(value) => Ok(value != 0),
+        Err(Error::Cuda { code: 1, .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes `ordinal` current for `f` on this thread and the former one again after it, whatever `f` did.
+pub(crate) fn on_device<T>(ordinal: i32, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    /// Makes the former device current again.
+    struct Restore(Option<i32>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            if let Some(device) = self.0 {
+                // A failure leaves the thread on the other device and nobody to tell; the next call there reports it.
+                let _ = cuda::set_device(device);
+            }
+        }
+    }
+    let current = cuda::get_device()?;
+    let _restore = if current == ordinal {
+        Restore(None)
+    } else {
+        cuda::set_device(ordinal)?;
+        Restore(Some(current))
+    };
+    f()
+}

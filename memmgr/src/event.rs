@@ -1,0 +1,363 @@
+//! Points in the order of a stream: pooled CUDA events, the fences that marks are made of, and the public [`Event`].
+//!
+//! A [`Fence`] starts open (no event yet), is recorded once, and is done once the runtime has said so. Events are never
+//! destroyed: they go back to a cache per device, so that dropping a fence makes no CUDA call.
+
+use crate::{
+    cuda::{self, RawEvent},
+    device::on_device,
+    error::{Error, Result},
+    stream::{Handle, StreamCore},
+    sync::lock,
+};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc, Condvar, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+/// Events that are free to be recorded, by device.
+static CACHE: Mutex<BTreeMap<i32, Vec<RawEvent>>> = Mutex::new(BTreeMap::new());
+/// How many events are made at a time.
+const BATCH: usize = 16;
+
+/// An event out of the cache; back into it on drop.
+#[derive(Debug)]
+pub(crate) struct PooledEvent {
+    raw: RawEvent,
+    device: i32,
+}
+
+impl PooledEvent {
+    /// An event of `device`; makes a batch of them if the cache has none.
+    pub fn new(device: i32) -> Result<Self> {
+        let cached = lock(&CACHE).get_mut(&device).and_then(Vec::pop);
+        if let Some(raw) = cached {
+            return Ok(Self { raw, device });
+        }
+        let mut batch = Vec::with_capacity(BATCH);
+        let made = on_device(device, || {
+            for _ in 0..BATCH {
+                batch.push(cuda::event_create()?);
+            }
+            Ok(())
+        });
+        let first = batch.pop();
+        lock(&CACHE).entry(device).or_default().append(&mut batch);
+        match (first, made) {
+            (Some(raw), _) => Ok(Self { raw, device }),
+            (None, Err(error)) => Err(error),
+            (None, Ok(())) => Err(Error::Unsupported {
+                reason: "no event could be made".into(),
+            }),
+        }
+    }
+}
+
+impl Drop for PooledEvent {
+    fn drop(&mut self) {
+        lock(&CACHE).entry(self.device).or_default().push(self.raw);
+    }
+}
+
+impl PooledEvent {
+    /// Whether the runtime has passed the point where the event was recorded.
+    pub fn query(&self) -> Result<bool> {
+        // SAFETY: pooled events are never destroyed, and this one is ours until it is dropped.
+        unsafe { cuda::event_query(self.raw) }
+    }
+
+    /// Waits on the host.
+    pub fn synchronize(&self) -> Result<()> {
+        // SAFETY: as in `query`.
+        unsafe { cuda::event_synchronize(self.raw) }
+    }
+
+    pub fn raw(&self) -> RawEvent {
+        self.raw
+    }
+}
+
+/// What is known of a fence.
+#[derive(Debug, Clone, PartialEq)]
+enum State {
+    /// No event has been recorded; later frees may still join.
+    Open,
+    /// Somebody is recording the event.
+    Closing,
+    /// The event lies in the stream.
+    Recorded,
+    /// No event could be recorded and no other proof exists: what it guards is never used again.
+    Lost(Error),
+}
+
+/// A point in the order of one stream.
+pub(crate) struct Fence {
+    /// Unique in the process.
+    pub uid: u64,
+    core: Arc<StreamCore>,
+    state: Mutex<State>,
+    closed: Condvar,
+    event: OnceLock<PooledEvent>,
+    done: AtomicBool,
+    /// Ticks of the stream's clock before and after the record: a fence begun after another ended covers it.
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+static NEXT_FENCE: AtomicU64 = AtomicU64::new(1);
+
+impl Fence {
+    /// A fence that is not recorded yet.
+    pub fn open(core: Arc<StreamCore>) -> Arc<Self> {
+        Arc::new(Self {
+            uid: NEXT_FENCE.fetch_add(1, Ordering::Relaxed),
+            core,
+            state: Mutex::new(State::Open),
+            closed: Condvar::new(),
+            event: OnceLock::new(),
+            done: AtomicBool::new(false),
+            begun: AtomicU64::new(u64::MAX),
+            ended: AtomicU64::new(u64::MAX),
+        })
+    }
+
+    /// Records a fence at the end of what is in the stream now.
+    pub fn record(handle: &Handle) -> Result<Arc<Self>> {
+        let fence = Self::open(handle.core().clone());
+        fence.close_with(handle)?;
+        Ok(fence)
+    }
+
+    /// A fence that follows work which has just been submitted through `handle`. Where no event can be recorded, waits
+    /// for the stream instead; where even that fails, the fence is lost and what it marks is parked for good.
+    pub fn after_work(handle: &Handle) -> (Arc<Self>, Result<()>) {
+        let fence = Self::open(handle.core().clone());
+        let recorded = fence.close_with(handle);
+        if let Err(error) = &recorded {
+            if handle.synchronize().is_ok() {
+                fence.set_done();
+            }
+            return (fence, Err(error.clone()));
+        }
+        (fence, Ok(()))
+    }
+
+    /// The stream whose order this is a point of.
+    pub fn core(&self) -> &Arc<StreamCore> {
+        &self.core
+    }
+
+    /// Whether the runtime is known to have passed this point.
+    #[inline]
+    pub fn is_done(&self) -> bool {
+        self.done.load(Ordering::Acquire)
+    }
+
+    fn set_done(&self) {
+        self.done.store(true, Ordering::Release);
+    }
+
+    /// Whether an event was recorded (or is not needed any more).
+    pub fn is_closed(&self) -> bool {
+        self.is_done() || matches!(*lock(&self.state), State::Recorded)
+    }
+
+    /// Whether no proof of completion can ever come.
+    pub fn is_lost(&self) -> bool {
+        !self.is_done() && matches!(*lock(&self.state), State::Lost(_))
+    }
+
+    /// When the record began, on the stream's clock; `u64::MAX` while the fence is open.
+    pub fn begun(&self) -> u64 {
+        self.begun.load(Ordering::Acquire)
+    }
+
+    /// Whether passing `self` proves that `other` has been passed.
+    pub fn covers(&self, other: &Fence) -> bool {
+        Arc::ptr_eq(&self.core, &other.core)
+            && self.begun.load(Ordering::Acquire) > other.ended.load(Ordering::Acquire)
+    }
+
+    /// Records the event through a live handle of the stream. Whoever comes second waits for the first.
+    pub fn close_with(&self, handle: &Handle) -> Result<()> {
+        if !self.begin_closing()? {
+            return Ok(());
+        }
+        let result = PooledEvent::new(handle.device()).and_then(|event| {
+            self.begun.store(self.core.tick(), Ordering::Release);
+            handle.record_raw(event.raw)?;
+            self.ended.store(self.core.tick(), Ordering::Release);
+            let _ = self.event.set(event);
+            Ok(())
+        });
+        self.finish_closing(result.clone());
+        result
+    }
+
+    /// Makes sure that the fence has an event: its own, recorded through a handle that is still alive, or the last
+    /// event of a stream that has ended.
+    pub fn close(&self) -> Result<()> {
+        {
+            let mut state = lock(&self.state);
+            while *state == State::Closing {
+                state = self
+                    .closed
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+            match &*state {
+                _ if self.is_done() => return Ok(()),
+                State::Recorded => return Ok(()),
+                State::Lost(error) => return Err(error.clone()),
+                State::Open | State::Closing => {}
+            }
+        }
+        match self.core.upgrade() {
+            Some(handle) => self.close_with(&handle),
+            None if self.core.is_per_thread() && !self.core.is_retired() => {
+                Err(Error::Unsupported {
+                    reason: "recording on another thread's default stream".into(),
+                })
+            }
+            None => self.core.wait_for_end(),
+        }
+    }
+
+    /// Takes the right to record; false if it is recorded already.
+    fn begin_closing(&self) -> Result<bool> {
+        let mut state = lock(&self.state);
+        loop {
+            match &*state {
+                State::Open => {
+                    *state = State::Closing;
+                    return Ok(true);
+                }
+                State::Recorded => return Ok(false),
+                State::Lost(error) => return Err(error.clone()),
+                State::Closing => {
+                    state = self
+                        .closed
+                        .wait(state)
+                        .unwrap_or_else(PoisonError::into_inner)
+                }
+            }
+        }
+    }
+
+    fn finish_closing(&self, result: Result<()>) {
+        *lock(&self.state) = match result {
+            Ok(()) => State::Recorded,
+            Err(error) => State::Lost(error),
+        };
+        self.closed.notify_all();
+    }
+
+    /// Asks the runtime whether the fence has been passed. An open fence has not.
+    pub fn query(&self) -> Result<bool> {
+        if self.is_done() {
+            return Ok(true);
+        }
+        let done = match self.event.get() {
+            Some(event) => event.query()?,
+            None => self.core.query_end()?,
+        };
+        if done {
+            self.set_done();
+        }
+        Ok(done)
+    }
+
+    /// Waits on the host.
+    pub fn wait_on_host(&self) -> Result<()> {
+        if self.is_done() {
+            return Ok(());
+        }
+        self.close()?;
+        match self.event.get() {
+            Some(event) => event.synchronize()?,
+            None => self.core.wait_for_end_on_host()?,
+        }
+        self.set_done();
+        Ok(())
+    }
+
+    /// Makes all work submitted to the stream of `handle` from now on wait for this fence.
+    pub fn wait_on_stream(&self, handle: &Handle) -> Result<()> {
+        if self.is_done() || Arc::ptr_eq(&self.core, handle.core()) {
+            return Ok(());
+        }
+        self.close()?;
+        match self.event.get() {
+            Some(event) => handle.wait_raw(event.raw),
+            None => self.core.wait_for_end_on_stream(handle),
+        }
+    }
+}
+
+impl fmt::Debug for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fence")
+            .field("uid", &self.uid)
+            .field("stream", &self.core.id())
+            .field("done", &self.is_done())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A point in a stream that others can wait for (`cudaEventRecord`, timing disabled). Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Event {
+    pub(crate) fence: Arc<Fence>,
+}
+
+impl Event {
+    /// Whether all work before it has finished (`cudaEventQuery`).
+    ///
+    /// # Errors
+    /// What the runtime says, for example an error that ended the context.
+    pub fn is_done(&self) -> Result<bool> {
+        self.fence.query()
+    }
+
+    /// Waits on the host until all work before it has finished (`cudaEventSynchronize`).
+    ///
+    /// # Errors
+    /// What the runtime says, for example an error that ended the context.
+    pub fn synchronize(&self) -> Result<()> {
+        self.fence.wait_on_host()
+    }
+}
+
+/// What a borrowing operation returns: it has been submitted. Dropping it is fine; the buffers know for themselves.
+#[derive(Debug, Clone)]
+#[must_use = "the operation runs in any case; drop with `let _ =`, or use `wait()` to see that it has finished"]
+pub struct Submitted {
+    pub(crate) event: Option<Event>,
+}
+
+impl Submitted {
+    /// Waits on the host until the operation has finished.
+    ///
+    /// # Errors
+    /// As [`Event::synchronize`].
+    pub fn wait(&self) -> Result<()> {
+        self.event.as_ref().map_or(Ok(()), Event::synchronize)
+    }
+
+    /// Whether the operation has finished.
+    ///
+    /// # Errors
+    /// As [`Event::is_done`].
+    pub fn is_done(&self) -> Result<bool> {
+        self.event.as_ref().map_or(Ok(true), Event::is_done)
+    }
+
+    /// The event behind the operation; `None` if there was nothing to do.
+    pub fn event(&self) -> Option<&Event> {
+        self.event.as_ref()
+    }
+}

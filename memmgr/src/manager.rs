@@ -1,0 +1,1218 @@
+//! [`MemoryManager`]: the reference API, routed to pools and async modes of each device.
+
+use crate::{
+    config::Config,
+    cuda::{self, CopyKind, Rows},
+    device::{memory_pools_supported, on_device},
+    error::{Error, OutOfMemory, Place, Result},
+    event::Fence,
+    mode::DeviceAllocatorMode,
+    pool::{
+        BlockRange, FreeOn, LiveRange, Pool, PoolConfig,
+        native::{Family, Native},
+        observer::{By, Observed, Observer},
+        segment::Source,
+    },
+    process,
+    stats::{DeviceStats, NativePoolUsage, Stats},
+    stream::{AsStream, Handle, handle_of},
+    sync::lock,
+};
+use lazy_static::lazy_static;
+use std::{
+    ffi::c_void,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+    },
+};
+
+lazy_static! {
+    static ref INSTANCE: MemoryManager = {
+        let config = Config::from_env().unwrap_or_else(|error| {
+            tracing::warn!(%error, "the environment's settings are ignored");
+            Config::default()
+        });
+        MemoryManager::with_config(config)
+    };
+}
+
+/// How often the hook of [`MemoryManager::on_out_of_memory`] is asked for one request.
+const HOOK_CALLS: usize = 16;
+
+type Hook = Arc<dyn Fn(&OutOfMemory) -> bool + Send + Sync>;
+
+/// The memory manager (reference API: `MemoryManager`). All methods may be called by any number of threads at once.
+///
+/// Size 0 gives a null pointer, in every mode, without a CUDA call; freeing null does nothing. Every method leaves the
+/// calling thread's current device and last CUDA error as they were.
+pub struct MemoryManager {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// What managers and guards share.
+pub(crate) struct Inner {
+    pinned: Pool,
+    devices: OnceLock<Box<[OnceLock<DeviceState>]>>,
+    mode: AtomicU8,
+    config: Mutex<Config>,
+    hook: Mutex<Option<Hook>>,
+    observed: Observed,
+    drop_failures: AtomicU64,
+    last_drop_failure: Mutex<Option<Error>>,
+    fallback_reported: AtomicBool,
+}
+
+/// Everything of one device.
+struct DeviceState {
+    ordinal: i32,
+    pool: Pool,
+    native: Native,
+    pools_supported: OnceLock<bool>,
+}
+
+/// Where a block lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// The pinned pool.
+    Pinned,
+    /// The own pool of a device.
+    Pool(i32),
+    /// An async mode of a device.
+    Native(i32),
+}
+
+/// A block that is still live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LiveBlock {
+    /// Whose memory it is.
+    pub place: Place,
+    /// Its address.
+    pub address: usize,
+    /// What was asked for, in bytes.
+    pub size: usize,
+    /// Whether it was handed out as a raw pointer; otherwise a guard owns it.
+    pub raw: bool,
+}
+
+/// What [`MemoryManager::shutdown`] did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ShutdownReport {
+    /// Bytes given back to CUDA.
+    pub released: usize,
+    /// Blocks that are still live; they stay valid, and their segments follow when they are freed.
+    pub live: Vec<LiveBlock>,
+}
+
+impl fmt::Display for ShutdownReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} bytes given back, {} blocks live",
+            self.released,
+            self.live.len()
+        )?;
+        for block in &self.live {
+            let kind = if block.raw { "raw pointer" } else { "guard" };
+            write!(
+                f,
+                "\n  {} bytes at {:#x} on {} ({kind})",
+                block.size, block.address, block.place
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl MemoryManager {
+    /// The process's manager, made by whoever asks first (reference: `getInstance`). Makes no CUDA call and reserves
+    /// nothing. Settings come from `MEMMGR_*` variables, see [`Config::from_env`].
+    #[doc(alias = "getInstance")]
+    pub fn instance() -> &'static Self {
+        &INSTANCE
+    }
+
+    /// A manager of its own, with pools of its own. Makes no CUDA call.
+    ///
+    /// When it is dropped, its guards stay valid; its segments go back to CUDA at the next call of any manager that may
+    /// wait (a growth, `trim`, `shutdown`), never in a drop.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSize`] if an initial size exceeds its limit.
+    pub fn new(config: Config) -> Result<Self> {
+        config.validate()?;
+        Ok(Self::with_config(config))
+    }
+
+    fn with_config(config: Config) -> Self {
+        let pinned = PoolConfig {
+            initial: config.pinned_pool_size,
+            limit: config.pinned_pool_limit,
+            growth: config.pinned_growth,
+            reuse: config.reuse,
+        };
+        let observed = Observed::default();
+        Self {
+            inner: Arc::new(Inner {
+                pinned: Pool::new(Source::Pinned, pinned, observed.clone()),
+                devices: OnceLock::new(),
+                mode: AtomicU8::new(config.mode.index()),
+                config: Mutex::new(config),
+                hook: Mutex::new(None),
+                observed,
+                drop_failures: AtomicU64::new(0),
+                last_drop_failure: Mutex::new(None),
+                fallback_reported: AtomicBool::new(false),
+            }),
+        }
+    }
+
+    // Pinned memory
+
+    /// Page-locked host memory of at least `size` bytes, 256-byte aligned, portable, not write-combined (reference:
+    /// `allocatePinned`; segments come from `cudaHostAlloc`).
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::LimitExceeded`], [`Error::InvalidSize`] (near `usize::MAX`),
+    /// [`Error::Unavailable`].
+    #[doc(alias = "allocatePinned")]
+    pub fn allocate_pinned(&self, size: usize) -> Result<*mut c_void> {
+        self.inner.allocate_pinned(size, true).map(cuda::pointer)
+    }
+
+    /// Gives pinned memory back (reference: `freePinned`). It is not handed out again before every copy made through
+    /// the manager that touches it has finished.
+    ///
+    /// # Errors
+    /// [`Error::DoubleFree`], [`Error::UnknownPointer`]; nothing has changed then.
+    ///
+    /// # Safety
+    /// Nobody uses the memory afterwards; apart from copies through the manager and recorded uses, no device work
+    /// touches it.
+    #[doc(alias = "freePinned")]
+    pub unsafe fn free_pinned(&self, ptr: *mut c_void) -> Result<()> {
+        self.inner
+            .free(ptr.expose_provenance(), FreeOn::Recorded, Memory::Pinned)
+    }
+
+    // Device memory
+
+    /// Device memory of at least `size` bytes on the current device, 256-byte aligned, usable at once on any stream
+    /// (reference: `allocateDevice(size)`).
+    ///
+    /// # Errors
+    /// As [`MemoryManager::allocate_pinned`].
+    #[doc(alias = "allocateDevice")]
+    pub fn allocate_device(&self, size: usize) -> Result<*mut c_void> {
+        if size == 0 {
+            return Ok(std::ptr::null_mut());
+        }
+        process::gate()?;
+        self.allocate_device_at(cuda::get_device()?, size)
+    }
+
+    /// As [`MemoryManager::allocate_device`], on the device with this ordinal.
+    ///
+    /// # Errors
+    /// Also [`Error::WrongDevice`] for an ordinal that does not exist.
+    pub fn allocate_device_at(&self, ordinal: i32, size: usize) -> Result<*mut c_void> {
+        if size == 0 {
+            return Ok(std::ptr::null_mut());
+        }
+        let (address, _) = self.inner.allocate_device(ordinal, size, None, true)?;
+        Ok(cuda::pointer(address))
+    }
+
+    /// Gives device memory back, in any mode (reference: `freeDevice(ptr)`). Unlike `cudaFree` it waits for nothing.
+    ///
+    /// # Errors
+    /// [`Error::DoubleFree`], [`Error::UnknownPointer`]; nothing has changed then. In the async modes also what the
+    /// runtime says.
+    ///
+    /// # Safety
+    /// Nobody uses the memory afterwards; apart from copies through the manager and recorded uses, no device work
+    /// touches it.
+    #[doc(alias = "freeDevice")]
+    pub unsafe fn free_device(&self, ptr: *mut c_void) -> Result<()> {
+        self.inner.free(
+            ptr.expose_provenance(),
+            FreeOn::Recorded,
+            Memory::Device(None),
+        )
+    }
+
+    /// Device memory of at least `size` bytes on the stream's device, usable by work submitted to `stream` from now on,
+    /// in every mode (reference: `allocateDevice(size, stream)`).
+    ///
+    /// # Errors
+    /// As [`MemoryManager::allocate_pinned`].
+    pub fn allocate_device_on(&self, size: usize, stream: &impl AsStream) -> Result<*mut c_void> {
+        let handle = handle_of(stream);
+        let (address, _) = self
+            .inner
+            .allocate_device(handle.device(), size, Some(handle), true)?;
+        Ok(cuda::pointer(address))
+    }
+
+    /// Gives device memory back in stream order: work that is in `stream` already may still use it; whoever gets the
+    /// memory next is ordered behind that (reference: `freeDevice(ptr, stream)`).
+    ///
+    /// # Errors
+    /// As [`MemoryManager::free_device`], and [`Error::WrongDevice`] if block and stream belong to different devices.
+    ///
+    /// # Safety
+    /// Nobody uses the memory afterwards; device work that touches it is in `stream` (or ordered before what is), or is
+    /// a copy through the manager or a recorded use.
+    pub unsafe fn free_device_on(&self, ptr: *mut c_void, stream: &impl AsStream) -> Result<()> {
+        let handle = handle_of(stream);
+        self.inner.free(
+            ptr.expose_provenance(),
+            FreeOn::Stream(handle),
+            Memory::Device(Some(handle.device())),
+        )
+    }
+
+    // Copies
+
+    /// Copies `size` bytes from host to device memory in `stream` (reference: `copyToDeviceAsync`; `cudaMemcpyAsync`).
+    /// Returns at once for pinned memory. Both blocks are marked as used by the stream, also when the pointers point
+    /// into them.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRange`] if the range leaves a block of the manager, [`Error::UnknownPointer`] for memory of the
+    /// manager that is free, both before any CUDA call; otherwise what the runtime says.
+    ///
+    /// # Safety
+    /// `src` has `size` readable bytes and `dst` `size` bytes of device memory until the copy has run; memory of the
+    /// manager is kept until then by itself. Other work that touches them is ordered.
+    #[doc(alias = "copyToDeviceAsync")]
+    pub unsafe fn copy_to_device_async(
+        &self,
+        dst: *mut c_void,
+        src: *const c_void,
+        size: usize,
+        stream: &impl AsStream,
+    ) -> Result<()> {
+        // SAFETY: as this function demands.
+        unsafe {
+            self.inner
+                .copy(dst, src, size, CopyKind::HostToDevice, handle_of(stream))
+        }
+        .map(drop)
+    }
+
+    /// Copies `size` bytes from device to host memory in `stream` (reference: `copyToHostAsync`; `cudaMemcpyAsync`).
+    ///
+    /// # Errors
+    /// As [`MemoryManager::copy_to_device_async`].
+    ///
+    /// # Safety
+    /// As [`MemoryManager::copy_to_device_async`], with the roles exchanged; nobody reads `dst` before the copy has run.
+    #[doc(alias = "copyToHostAsync")]
+    pub unsafe fn copy_to_host_async(
+        &self,
+        dst: *mut c_void,
+        src: *const c_void,
+        size: usize,
+        stream: &impl AsStream,
+    ) -> Result<()> {
+        // SAFETY: as this function demands.
+        unsafe {
+            self.inner
+                .copy(dst, src, size, CopyKind::DeviceToHost, handle_of(stream))
+        }
+        .map(drop)
+    }
+
+    /// Copies `size` bytes within device memory in `stream`.
+    ///
+    /// # Errors
+    /// As [`MemoryManager::copy_to_device_async`].
+    ///
+    /// # Safety
+    /// As [`MemoryManager::copy_to_device_async`], with device memory on both sides.
+    pub unsafe fn copy_device_to_device(
+        &self,
+        dst: *mut c_void,
+        src: *const c_void,
+        size: usize,
+        stream: &impl AsStream,
+    ) -> Result<()> {
+        // SAFETY: as this function demands.
+        unsafe {
+            self.inner
+                .copy(dst, src, size, CopyKind::DeviceToDevice, handle_of(stream))
+        }
+        .map(drop)
+    }
+
+    /// Copies `height` rows of `width` bytes whose starts are `pitch` bytes apart (`cudaMemcpy2DAsync`).
+    ///
+    /// # Errors
+    /// As [`MemoryManager::copy_to_device_async`]; also [`Error::InvalidRange`] if a pitch is below the width.
+    ///
+    /// # Safety
+    /// As [`MemoryManager::copy_to_device_async`], for all rows.
+    #[allow(clippy::too_many_arguments)]
+    pub unsafe fn copy_2d(
+        &self,
+        dst: *mut c_void,
+        dst_pitch: usize,
+        src: *const c_void,
+        src_pitch: usize,
+        width: usize,
+        height: usize,
+        kind: CopyKind,
+        stream: &impl AsStream,
+    ) -> Result<()> {
+        if width == 0 || height == 0 {
+            return Ok(());
+        }
+        let (dst, src) = (dst.expose_provenance(), src.expose_provenance());
+        let spans = [
+            (dst, rows_span(dst_pitch, width, height)?, true),
+            (src, rows_span(src_pitch, width, height)?, false),
+        ];
+        let handle = handle_of(stream);
+        // SAFETY: as this function demands; the handle is alive.
+        self.inner
+            .submit(handle, &spans, || unsafe {
+                cuda::memcpy_2d_async(
+                    Rows {
+                        start: dst,
+                        pitch: dst_pitch,
+                    },
+                    Rows {
+                        start: src,
+                        pitch: src_pitch,
+                    },
+                    width,
+                    height,
+                    kind,
+                    handle.raw(),
+                )
+            })
+            .map(drop)
+    }
+
+    /// Sets `size` bytes of device memory to `value` in `stream` (`cudaMemsetAsync`).
+    ///
+    /// # Errors
+    /// As [`MemoryManager::copy_to_device_async`].
+    ///
+    /// # Safety
+    /// `ptr` has `size` bytes of device memory until the operation has run. Other work that touches them is ordered.
+    pub unsafe fn memset(
+        &self,
+        ptr: *mut c_void,
+        value: u8,
+        size: usize,
+        stream: &impl AsStream,
+    ) -> Result<()> {
+        // SAFETY: as this function demands.
+        unsafe {
+            self.inner
+                .memset(ptr.expose_provenance(), value, size, handle_of(stream))
+        }
+        .map(drop)
+    }
+
+    /// Sets `height` rows of `width` bytes whose starts are `pitch` bytes apart (`cudaMemset2DAsync`).
+    ///
+    /// # Errors
+    /// As [`MemoryManager::copy_2d`].
+    ///
+    /// # Safety
+    /// As [`MemoryManager::memset`], for all rows.
+    pub unsafe fn memset_2d(
+        &self,
+        ptr: *mut c_void,
+        pitch: usize,
+        value: u8,
+        width: usize,
+        height: usize,
+        stream: &impl AsStream,
+    ) -> Result<()> {
+        if width == 0 || height == 0 {
+            return Ok(());
+        }
+        let start = ptr.expose_provenance();
+        let spans = [(start, rows_span(pitch, width, height)?, true)];
+        let handle = handle_of(stream);
+        self.inner
+            .submit(handle, &spans, || {
+                self.inner.on_stream_device(handle, || {
+                    // SAFETY: as this function demands; the handle is alive.
+                    unsafe {
+                        cuda::memset_2d_async(
+                            Rows { start, pitch },
+                            value,
+                            width,
+                            height,
+                            handle.raw(),
+                        )
+                    }
+                })
+            })
+            .map(drop)
+    }
+
+    /// Tells the manager that work submitted to `stream` so far (a kernel launch) uses the block that `ptr` points into:
+    /// the block is not handed out again before that work has finished. Call it after the launch.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPointer`] if `ptr` points into no live block; otherwise what the runtime says.
+    pub fn record_use(&self, ptr: *const c_void, stream: &impl AsStream) -> Result<()> {
+        process::gate()?;
+        let address = ptr.expose_provenance();
+        let Some((home, block)) = self.inner.find(address, 0)? else {
+            return Err(Error::unknown(
+                address,
+                "no live block of the manager contains it",
+            ));
+        };
+        let (fence, recorded) = Fence::after_work(handle_of(stream));
+        self.inner.add_use(home, block, &fence, true);
+        recorded
+    }
+
+    // Configuration
+
+    /// Sets how many bytes the pinned pool reserves at its first allocation; 0 grows by need (reference:
+    /// `setPinnedPoolSize`). The last call before the first allocation counts.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyInitialized`] once the pool exists, [`Error::LimitExceeded`] above the limit.
+    #[doc(alias = "setPinnedPoolSize")]
+    pub fn set_pinned_pool_size(&self, size: usize) -> Result<()> {
+        self.inner
+            .pinned
+            .set_initial(size, "the pinned pool's size")
+    }
+
+    /// Sets how many bytes each device's pool reserves at its first allocation; 0 grows by need (reference:
+    /// `setDevicePoolSize`). In [`DeviceAllocatorMode::CudaAsyncPool`] it is what the pool keeps when memory is released.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyInitialized`] once a device pool exists, [`Error::LimitExceeded`] above the limit.
+    #[doc(alias = "setDevicePoolSize")]
+    pub fn set_device_pool_size(&self, size: usize) -> Result<()> {
+        const WHAT: &str = "the device pools' size";
+        let mut config = lock(&self.inner.config);
+        if let Some(limit) = config.device_pool_limit.filter(|limit| size > *limit) {
+            return Err(Error::LimitExceeded {
+                place: Place::Device(0),
+                requested: size,
+                limit,
+            });
+        }
+        if self
+            .inner
+            .states()
+            .any(|state| state.pool.is_initialized() || state.native.is_initialized())
+        {
+            return Err(Error::AlreadyInitialized {
+                what: WHAT,
+                in_force: config.device_pool_size,
+            });
+        }
+        for state in self.inner.states() {
+            state.pool.set_initial(size, WHAT)?;
+            state.native.set_keep(size);
+        }
+        config.device_pool_size = size;
+        Ok(())
+    }
+
+    /// Sets the most that the pinned pool may hold, in bytes; what it holds beyond stays until it is trimmed.
+    pub fn set_pinned_pool_limit(&self, limit: Option<usize>) {
+        self.inner.pinned.set_limit(limit);
+    }
+
+    /// Sets the most that each device's own pool may hold, in bytes; what it holds beyond stays until it is trimmed.
+    pub fn set_device_pool_limit(&self, limit: Option<usize>) {
+        lock(&self.inner.config).device_pool_limit = limit;
+        for state in self.inner.states() {
+            state.pool.set_limit(limit);
+        }
+    }
+
+    /// Sets the device allocator (reference: `setDeviceAllocatorMode`); at any time, live blocks included: each block is
+    /// freed by the family that made it.
+    #[doc(alias = "setDeviceAllocatorMode")]
+    pub fn set_device_allocator_mode(&self, mode: DeviceAllocatorMode) {
+        self.inner.mode.store(mode.index(), Ordering::Release);
+    }
+
+    /// What was asked for (reference: `getRequestedDeviceAllocatorMode`).
+    #[doc(alias = "getRequestedDeviceAllocatorMode")]
+    pub fn requested_device_allocator_mode(&self) -> DeviceAllocatorMode {
+        self.inner.requested()
+    }
+
+    /// What the current device grants (reference: `getEffectiveDeviceAllocatorMode`): a mode that it lacks falls back to
+    /// [`DeviceAllocatorMode::BestFitPool`].
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    #[doc(alias = "getEffectiveDeviceAllocatorMode")]
+    pub fn effective_device_allocator_mode(&self) -> Result<DeviceAllocatorMode> {
+        let state = self.inner.state(cuda::get_device()?)?;
+        self.inner.effective(state)
+    }
+
+    /// Whether the current device has memory pools and the driver is at least 11.2 (reference:
+    /// `supportsAsyncDeviceAllocator`).
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    #[doc(alias = "supportsAsyncDeviceAllocator")]
+    pub fn supports_async_device_allocator(&self) -> Result<bool> {
+        self.inner.state(cuda::get_device()?)?.pools_supported()
+    }
+
+    /// Called when a request cannot be met, after everything idle has been given back: `hook` may free memory and return
+    /// `true` to have the request tried again. It is called without locks and may use the manager. A panic in it counts
+    /// as `false`.
+    pub fn on_out_of_memory(&self, hook: impl Fn(&OutOfMemory) -> bool + Send + Sync + 'static) {
+        *lock(&self.inner.hook) = Some(Arc::new(hook));
+    }
+
+    /// Has `observer` told of every block and segment from now on; once in a manager's life.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if there is one already.
+    pub fn set_observer(&self, observer: Arc<dyn Observer>) -> Result<()> {
+        self.inner.observed.set(observer)
+    }
+
+    // Looking and giving back
+
+    /// The figures of all pools, in bytes; makes no CUDA call.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            device: self
+                .inner
+                .states()
+                .map(|state| DeviceStats {
+                    device: state.ordinal,
+                    best_fit: state.pool.stats(),
+                    async_stream_ordered: state.native.stats(Family::Current),
+                    cuda_async_pool: state.native.stats(Family::Own),
+                })
+                .collect(),
+            pinned: self.inner.pinned.stats(),
+            drop_failures: self.inner.drop_failures.load(Ordering::Relaxed),
+            cuda_calls: cuda::cuda_calls(),
+        }
+    }
+
+    /// Sets all peaks to what is the case now.
+    pub fn reset_peak(&self) {
+        self.inner.pinned.reset_peak();
+        for state in self.inner.states() {
+            state.pool.reset_peak();
+            state.native.reset_peak();
+        }
+    }
+
+    /// What the driver holds for an async mode on the current device, in bytes.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for [`DeviceAllocatorMode::BestFitPool`] (see [`MemoryManager::stats`]) and on a device
+    /// without memory pools; otherwise what the runtime says.
+    pub fn native_pool_usage(&self, mode: DeviceAllocatorMode) -> Result<NativePoolUsage> {
+        let family = Family::of(mode).ok_or_else(|| Error::Unsupported {
+            reason: "driver figures for the manager's own pool: stats() has them".into(),
+        })?;
+        let state = self.inner.state(cuda::get_device()?)?;
+        if !state.pools_supported()? {
+            return Err(Error::Unsupported {
+                reason: format!("memory pools on device {}", state.ordinal),
+            });
+        }
+        state.native.usage(family)
+    }
+
+    /// Gives all idle memory back to CUDA, in every family; the bytes. `cudaFree` and `cudaFreeHost` wait for the
+    /// device's running work. Memory whose marks have not completed stays.
+    ///
+    /// # Errors
+    /// What the runtime says; the rest has been given back all the same.
+    pub fn trim(&self) -> Result<usize> {
+        process::gate()?;
+        let mut total = self.inner.pinned.trim();
+        for state in self.inner.states() {
+            total = sum(total, state.trim());
+        }
+        total
+    }
+
+    /// Waits for the manager's own pending work, gives back every segment without a live block, and reports the live
+    /// ones (reference: `shutdown`, whose C++ form also frees raw blocks: [`MemoryManager::shutdown_and_free_raw`]).
+    /// Live blocks stay valid. The manager can be configured and used again.
+    ///
+    /// # Errors
+    /// What the runtime says; the rest has been given back all the same.
+    pub fn shutdown(&self) -> Result<ShutdownReport> {
+        process::gate()?;
+        let mut released = self.inner.pinned.shutdown();
+        for state in self.inner.states() {
+            released = sum(released, state.pool.shutdown());
+            if state.native.is_used() {
+                released = sum(released, state.native.shutdown());
+            }
+        }
+        crate::pool::segment::release_orphans();
+        Ok(ShutdownReport {
+            released: released?,
+            live: self.inner.live_blocks(),
+        })
+    }
+
+    /// As [`MemoryManager::shutdown`], after freeing every block that was handed out as a raw pointer and waiting for
+    /// the devices (`cudaDeviceSynchronize`). Guards are not touched.
+    ///
+    /// # Errors
+    /// What the runtime says.
+    ///
+    /// # Safety
+    /// Nobody uses or frees those raw pointers afterwards.
+    pub unsafe fn shutdown_and_free_raw(&self) -> Result<ShutdownReport> {
+        process::gate()?;
+        for state in self.inner.states() {
+            on_device(state.ordinal, cuda::device_synchronize)?;
+        }
+        for block in self
+            .inner
+            .live_blocks()
+            .into_iter()
+            .filter(|block| block.raw)
+        {
+            let memory = match block.place {
+                Place::Pinned => Memory::Pinned,
+                Place::Device(_) => Memory::Device(None),
+            };
+            self.inner.free(block.address, FreeOn::Recorded, memory)?;
+        }
+        self.shutdown()
+    }
+
+    /// The last failure of a drop, if there was one since the last call; a drop has nobody to report to.
+    pub fn take_error(&self) -> Option<Error> {
+        lock(&self.inner.last_drop_failure).take()
+    }
+
+    /// Walks all bookkeeping and verifies it; for tests and debugging. Takes time in proportion to the number of blocks.
+    ///
+    /// # Errors
+    /// What contradicts what.
+    pub fn check(&self) -> Result<(), String> {
+        self.inner
+            .pinned
+            .check()
+            .map_err(|error| format!("pinned pool: {error}"))?;
+        self.inner.states().try_for_each(|state| {
+            state
+                .pool
+                .check()
+                .map_err(|error| format!("device {}: {error}", state.ordinal))
+        })
+    }
+}
+
+impl fmt::Debug for MemoryManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryManager")
+            .field("backend", &crate::backend())
+            .field("mode", &self.inner.requested())
+            .field("pinned", &self.inner.pinned.stats())
+            .field("devices", &self.stats().device)
+            .finish()
+    }
+}
+
+/// Which kind of memory a pointer should belong to.
+#[derive(Clone, Copy)]
+enum Memory {
+    Pinned,
+    /// Of this device, or of any.
+    Device(Option<i32>),
+}
+
+fn sum(left: Result<usize>, right: Result<usize>) -> Result<usize> {
+    match (left, right) {
+        (Ok(left), Ok(right)) => Ok(left.saturating_add(right)),
+        (Err(error), _) | (_, Err(error)) => Err(error),
+    }
+}
+
+/// Bytes from the first byte of the first row to the last byte of the last.
+fn rows_span(pitch: usize, width: usize, height: usize) -> Result<usize> {
+    if pitch < width {
+        return Err(Error::range(format!(
+            "rows of {width} bytes do not fit a pitch of {pitch} bytes"
+        )));
+    }
+    height
+        .checked_sub(1)
+        .and_then(|rows| rows.checked_mul(pitch))
+        .and_then(|bytes| bytes.checked_add(width))
+        .ok_or_else(|| Error::range(format!("{height} rows of pitch {pitch} overflow")))
+}
+
+impl DeviceState {
+    fn pools_supported(&self) -> Result<bool> {
+        if let Some(supported) = self.pools_supported.get() {
+            return Ok(*supported);
+        }
+        let supported = memory_pools_supported(self.ordinal)?;
+        Ok(*self.pools_supported.get_or_init(|| supported))
+    }
+
+    fn trim(&self) -> Result<usize> {
+        let mut total = self.pool.trim();
+        if self.native.is_used() {
+            total = sum(total, self.native.trim(Family::Current));
+            total = sum(total, self.native.trim(Family::Own));
+        }
+        total
+    }
+}
+
+impl Inner {
+    fn requested(&self) -> DeviceAllocatorMode {
+        DeviceAllocatorMode::from_index(self.mode.load(Ordering::Acquire))
+    }
+
+    /// The devices that have been used.
+    fn states(&self) -> impl Iterator<Item = &DeviceState> {
+        self.devices
+            .get()
+            .into_iter()
+            .flat_map(|devices| devices.iter())
+            .filter_map(OnceLock::get)
+    }
+
+    /// The state of a device, made when first asked for.
+    fn state(&self, ordinal: i32) -> Result<&DeviceState> {
+        let devices = match self.devices.get() {
+            Some(devices) => devices,
+            None => {
+                let count = usize::try_from(cuda::device_count()?).unwrap_or(0);
+                self.devices
+                    .get_or_init(|| (0..count).map(|_| OnceLock::new()).collect())
+            }
+        };
+        let place = usize::try_from(ordinal)
+            .ok()
+            .and_then(|index| devices.get(index))
+            .ok_or_else(|| Error::WrongDevice {
+                reason: format!(
+                    "there is no device {ordinal}; this machine has {}",
+                    devices.len()
+                ),
+            })?;
+        Ok(place.get_or_init(|| {
+            let config = lock(&self.config);
+            DeviceState {
+                ordinal,
+                pool: Pool::new(
+                    Source::malloc(ordinal),
+                    PoolConfig {
+                        initial: config.device_pool_size,
+                        limit: config.device_pool_limit,
+                        growth: config.device_growth,
+                        reuse: config.reuse,
+                    },
+                    self.observed.clone(),
+                ),
+                native: Native::new(ordinal, config.device_pool_size),
+                pools_supported: OnceLock::new(),
+            }
+        }))
+    }
+
+    fn effective(&self, state: &DeviceState) -> Result<DeviceAllocatorMode> {
+        let requested = self.requested();
+        if requested == DeviceAllocatorMode::BestFitPool || state.pools_supported()? {
+            return Ok(requested);
+        }
+        if !self.fallback_reported.swap(true, Ordering::Relaxed) {
+            tracing::warn!(device = state.ordinal, %requested, "the device has no memory pools: the best-fit pool serves it");
+        }
+        Ok(DeviceAllocatorMode::BestFitPool)
+    }
+
+    /// Pinned memory for a raw pointer or a guard; the address, 0 for size 0.
+    pub fn allocate_pinned(&self, size: usize, raw: bool) -> Result<usize> {
+        if size == 0 {
+            return Ok(0);
+        }
+        process::gate()?;
+        let address = self.with_rescue(
+            || self.pinned.allocate(size, None, raw),
+            || self.pinned.trim(),
+        )?;
+        self.observed.tell(|observer| {
+            observer.on_allocate(Place::Pinned, address..address + size, By::Host)
+        });
+        Ok(address)
+    }
+
+    /// Device memory for a raw pointer or a guard, and where it lives.
+    pub fn allocate_device(
+        &self,
+        ordinal: i32,
+        size: usize,
+        on: Option<&Handle>,
+        raw: bool,
+    ) -> Result<(usize, Home)> {
+        if size == 0 {
+            return Ok((0, Home::Pool(ordinal)));
+        }
+        process::gate()?;
+        let state = self.state(ordinal)?;
+        let family = Family::of(self.effective(state)?);
+        let allocate = || match family {
+            None => state.pool.allocate(size, on, raw),
+            Some(family) => state.native.allocate(family, size, on, raw),
+        };
+        let address = self.with_rescue(allocate, || state.trim())?;
+        self.observed.tell(|observer| {
+            let by = on.map_or(By::Host, |handle| By::Stream(handle.core().id()));
+            observer.on_allocate(Place::Device(ordinal), address..address + size, by);
+        });
+        Ok((
+            address,
+            if family.is_some() {
+                Home::Native(ordinal)
+            } else {
+                Home::Pool(ordinal)
+            },
+        ))
+    }
+
+    /// Tries a request; when memory has run out, gives idle memory back and tries again, then asks the hook.
+    fn with_rescue(
+        &self,
+        allocate: impl Fn() -> Result<usize>,
+        trim: impl Fn() -> Result<usize>,
+    ) -> Result<usize> {
+        let mut refusal = match allocate() {
+            Err(Error::OutOfMemory(refusal)) => refusal,
+            other => return other,
+        };
+        if refusal.can_ever_fit() && trim()? > 0 {
+            match allocate() {
+                Err(Error::OutOfMemory(again)) => refusal = again,
+                other => return other,
+            }
+        }
+        let hook = lock(&self.hook).clone();
+        for _ in 0..HOOK_CALLS {
+            let Some(hook) = &hook else { break };
+            if !catch_unwind(AssertUnwindSafe(|| hook(&refusal))).unwrap_or(false) {
+                break;
+            }
+            match allocate() {
+                Err(Error::OutOfMemory(again)) => refusal = again,
+                other => return other,
+            }
+        }
+        Err(Error::OutOfMemory(refusal))
+    }
+
+    /// Frees a block by pointer; null does nothing.
+    fn free(&self, address: usize, on: FreeOn<'_>, memory: Memory) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        process::gate()?;
+        if self.observed.is_set() {
+            self.report_free(address, on, memory);
+        }
+        match memory {
+            Memory::Pinned => {
+                if self.pinned.free(address, on)?.is_some() {
+                    return Ok(());
+                }
+                if self.find_device(address, 0).ok().flatten().is_some() {
+                    return Err(Error::unknown(
+                        address,
+                        "it is device memory: free_device frees it",
+                    ));
+                }
+            }
+            Memory::Device(of) => {
+                // The stream's device first: that is where the block usually is.
+                for state in self
+                    .states()
+                    .filter(|state| of.is_none_or(|device| state.ordinal == device))
+                {
+                    if state.pool.free(address, on)?.is_some()
+                        || state.native.free(address, on)?.is_some()
+                    {
+                        return Ok(());
+                    }
+                }
+                if let Some(device) = of
+                    && let Some(other) = self.states().find(|state| {
+                        state.pool.contains(address) || state.native.contains(address)
+                    })
+                {
+                    return Err(Error::WrongDevice {
+                        reason: format!(
+                            "the block at {address:#x} belongs to device {}, the stream to device {device}",
+                            other.ordinal
+                        ),
+                    });
+                }
+                if self.pinned.contains(address) {
+                    return Err(Error::unknown(
+                        address,
+                        "it is pinned memory: free_pinned frees it",
+                    ));
+                }
+            }
+        }
+        Err(Error::unknown(
+            address,
+            "no live block of this manager starts there (freed already, or from elsewhere)",
+        ))
+    }
+
+    /// Frees the block of a guard: after the work of the stream it was allocated on and all recorded uses. A failure is
+    /// counted and kept for `take_error`.
+    pub fn free_guard(&self, address: usize, home: Home) {
+        if address == 0 || process::is_over() {
+            return;
+        }
+        if self.observed.is_set() {
+            let memory = if home == Home::Pinned {
+                Memory::Pinned
+            } else {
+                Memory::Device(None)
+            };
+            self.report_free(address, FreeOn::Allocating, memory);
+        }
+        let result = match home {
+            Home::Pinned => self.pinned.free(address, FreeOn::Recorded),
+            Home::Pool(device) => self
+                .state(device)
+                .and_then(|state| state.pool.free(address, FreeOn::Allocating)),
+            Home::Native(device) => self
+                .state(device)
+                .and_then(|state| state.native.free(address, FreeOn::Allocating)),
+        };
+        if let Err(error) = result {
+            self.drop_failures.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(%error, "a guard could not free its memory: the block stays out of use");
+            *lock(&self.last_drop_failure) = Some(error);
+        }
+    }
+
+    /// Tells the observer, before anybody else can get the memory.
+    fn report_free(&self, address: usize, on: FreeOn<'_>, memory: Memory) {
+        let live = match memory {
+            Memory::Pinned => self.pinned.live(address).map(|live| (Place::Pinned, live)),
+            Memory::Device(_) => self.states().find_map(|state| {
+                let live = state
+                    .pool
+                    .live(address)
+                    .or_else(|| state.native.live(address))?;
+                Some((Place::Device(state.ordinal), live))
+            }),
+        };
+        let Some((place, (size, allocated_on))) = live else {
+            return;
+        };
+        let by = match on {
+            FreeOn::Recorded => By::Host,
+            FreeOn::Stream(handle) => By::Stream(handle.core().id()),
+            FreeOn::Allocating => allocated_on.map_or(By::Host, By::Stream),
+        };
+        self.observed
+            .tell(|observer| observer.on_free(place, address..address + size, by));
+    }
+
+    /// The live device block that contains the range.
+    fn find_device(&self, address: usize, size: usize) -> Result<Option<(Home, BlockRange)>> {
+        for state in self.states() {
+            if let Some(block) = state.pool.locate(address, size)? {
+                return Ok(Some((Home::Pool(state.ordinal), block)));
+            }
+            if let Some(block) = state.native.locate(address, size)? {
+                return Ok(Some((Home::Native(state.ordinal), block)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The live block that contains the range, if it is memory of this manager at all.
+    fn find(&self, address: usize, size: usize) -> Result<Option<(Home, BlockRange)>> {
+        match self.pinned.locate(address, size)? {
+            Some(block) => Ok(Some((Home::Pinned, block))),
+            None => self.find_device(address, size),
+        }
+    }
+
+    /// Records a use of a block.
+    pub fn add_use(&self, home: Home, block: BlockRange, fence: &Arc<Fence>, writes: bool) {
+        match home {
+            Home::Pinned => self.pinned.add_use(block, fence, writes),
+            Home::Pool(device) => {
+                if let Ok(state) = self.state(device) {
+                    state.pool.add_use(block, fence, writes);
+                }
+            }
+            Home::Native(device) => {
+                if let Ok(state) = self.state(device) {
+                    state.native.add_use(block, fence, writes);
+                }
+            }
+        }
+    }
+
+    /// Makes a stream wait for everything that a safe operation on a block must follow.
+    pub fn order_before_use(
+        &self,
+        home: Home,
+        block: BlockRange,
+        handle: &Handle,
+        writes: bool,
+    ) -> Result<()> {
+        let wait = |fences: &[Arc<Fence>]| {
+            fences
+                .iter()
+                .try_for_each(|fence| fence.wait_on_stream(handle))
+        };
+        match home {
+            Home::Pinned => wait(&self.pinned.before_use(block, handle, writes)),
+            Home::Pool(device) => {
+                let pool = &self.state(device)?.pool;
+                let fences = pool.before_use(block, handle, writes);
+                let waited = wait(&fences);
+                pool.follows(block, handle, &fences, waited.is_ok());
+                waited
+            }
+            Home::Native(device) => {
+                let native = &self.state(device)?.native;
+                wait(&native.before_use(block, handle, writes))?;
+                native.follows(block, handle);
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits on the host for the recorded uses of a block: all, or those that write.
+    pub fn settle(&self, home: Home, block: BlockRange, only_writes: bool) -> Result<()> {
+        let fences = match home {
+            Home::Pinned => self.pinned.uses(block, only_writes),
+            Home::Pool(device) => self.state(device)?.pool.uses(block, only_writes),
+            Home::Native(device) => self.state(device)?.native.uses(block, only_writes),
+        };
+        fences.iter().try_for_each(|fence| fence.wait_on_host())
+    }
+
+    /// Submits work that touches ranges (start, bytes, whether it writes): checks those that belong to the manager,
+    /// submits, and marks their blocks, also when the submission failed. The fence behind the work, if any block of the
+    /// manager is involved.
+    pub fn submit(
+        &self,
+        handle: &Handle,
+        ranges: &[(usize, usize, bool)],
+        work: impl FnOnce() -> Result<()>,
+    ) -> Result<Option<Arc<Fence>>> {
+        process::gate()?;
+        let mut blocks = Vec::with_capacity(ranges.len());
+        for (address, size, writes) in ranges {
+            if *address == 0 {
+                return Err(Error::unknown(0, "null"));
+            }
+            if let Some((home, block)) = self.find(*address, *size)? {
+                blocks.push((home, block, *writes));
+            }
+        }
+        let submitted = work();
+        if blocks.is_empty() {
+            return submitted.map(|()| None);
+        }
+        let (fence, recorded) = Fence::after_work(handle);
+        for (home, block, writes) in blocks {
+            self.add_use(home, block, &fence, writes);
+        }
+        submitted.and(recorded)?;
+        Ok(Some(fence))
+    }
+
+    /// # Safety
+    /// As [`MemoryManager::copy_to_device_async`].
+    pub unsafe fn copy(
+        &self,
+        dst: *mut c_void,
+        src: *const c_void,
+        size: usize,
+        kind: CopyKind,
+        handle: &Handle,
+    ) -> Result<Option<Arc<Fence>>> {
+        if size == 0 {
+            return Ok(None);
+        }
+        let (dst, src) = (dst.expose_provenance(), src.expose_provenance());
+        self.submit(handle, &[(dst, size, true), (src, size, false)], || {
+            // SAFETY: as this function demands; the handle is alive.
+            unsafe { cuda::memcpy_async(dst, src, size, kind, handle.raw()) }
+        })
+    }
+
+    /// # Safety
+    /// As [`MemoryManager::memset`].
+    pub unsafe fn memset(
+        &self,
+        address: usize,
+        value: u8,
+        size: usize,
+        handle: &Handle,
+    ) -> Result<Option<Arc<Fence>>> {
+        if size == 0 {
+            return Ok(None);
+        }
+        self.submit(handle, &[(address, size, true)], || {
+            self.on_stream_device(handle, || {
+                // SAFETY: as this function demands; the handle is alive.
+                unsafe { cuda::memset_async(address, value, size, handle.raw()) }
+            })
+        })
+    }
+
+    /// Runs `f` with the stream's device current, which memsets want; with one device it is in any case.
+    fn on_stream_device<T>(&self, handle: &Handle, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        match self.devices.get() {
+            Some(devices) if devices.len() == 1 => f(),
+            _ => on_device(handle.device(), f),
+        }
+    }
+
+    fn live_blocks(&self) -> Vec<LiveBlock> {
+        let blocks = |place: Place, ranges: Vec<LiveRange>| {
+            ranges.into_iter().map(move |range| LiveBlock {
+                place,
+                address: range.start,
+                size: range.len,
+                raw: range.raw,
+            })
+        };
+        let mut live: Vec<LiveBlock> = blocks(Place::Pinned, self.pinned.live_blocks()).collect();
+        for state in self.states() {
+            let place = Place::Device(state.ordinal);
+            live.extend(blocks(place, state.pool.live_blocks()));
+            live.extend(blocks(place, state.native.live_blocks()));
+        }
+        live
+    }
+}

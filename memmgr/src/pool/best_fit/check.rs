@@ -1,0 +1,296 @@
+//! The invariant walker: looks at everything and says what does not hold.
+
+use super::blocks::{Chain, Slot, State};
+use super::index::Entry;
+use super::owners::{ClassSlot, OwnerSlot};
+use super::space::{Segment, Space};
+use super::{ClassId, GRANULE, OwnerId};
+
+/// Fails with a text unless a condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($text:tt)+) => {
+        if !$condition {
+            return Err(format!($($text)+));
+        }
+    };
+}
+
+/// What the walk over all segments has counted.
+struct Walk {
+    blocks: usize,
+    live: usize,
+    live_bytes: usize,
+    free_bytes: usize,
+    seams: usize,
+    /// Spans and bytes of each owner, by its place.
+    owned: Vec<(usize, usize)>,
+}
+
+impl<T: Default> Space<T> {
+    /// Verifies every invariant: blocks tile their segment exactly; none is empty; no two neighbouring free
+    /// spans have one owner; indexes, chains and figures say what the walk over all blocks finds. The cost
+    /// grows with the number of blocks: for tests and for a look at a broken process.
+    pub fn check(&self) -> Result<(), String> {
+        let mut walk = Walk {
+            blocks: 0,
+            live: 0,
+            live_bytes: 0,
+            free_bytes: 0,
+            seams: 0,
+            owned: vec![(0, 0); self.owners.owners().count()],
+        };
+        let mut reserved = 0usize;
+        let mut behind = 0;
+        for (&base, segment) in &self.segments {
+            ensure!(
+                base >= behind && base > 0,
+                "the segment at {base:#x} overlaps the one before it"
+            );
+            ensure!(
+                base.is_multiple_of(GRANULE),
+                "the segment at {base:#x} is misaligned"
+            );
+            ensure!(
+                segment.len > 0 && segment.len.is_multiple_of(GRANULE),
+                "the segment at {base:#x} has {} bytes",
+                segment.len
+            );
+            behind = base
+                .checked_add(segment.len)
+                .ok_or("a segment runs past the last address")?;
+            reserved = reserved
+                .checked_add(segment.len)
+                .ok_or("too many bytes are reserved")?;
+            self.check_segment(base, segment, &mut walk)?;
+        }
+        self.check_owners(&walk)?;
+        self.check_classes(&walk)?;
+        self.check_figures(&walk, reserved)
+    }
+
+    fn check_segment(&self, base: usize, segment: &Segment, walk: &mut Walk) -> Result<(), String> {
+        let mut expected = base;
+        let mut prev = Slot::NONE;
+        let mut prev_owner = None;
+        for slot in self.blocks.following(segment.first) {
+            let block = self.blocks.at(slot);
+            let addr = block.addr;
+            ensure!(
+                addr == expected,
+                "the block at {addr:#x} should start at {expected:#x}"
+            );
+            ensure!(
+                block.prev == prev,
+                "the block at {addr:#x} does not know the one before it"
+            );
+            ensure!(
+                block.len > 0 && block.len.is_multiple_of(GRANULE),
+                "the block at {addr:#x} has {} bytes",
+                block.len
+            );
+            expected = addr
+                .checked_add(block.len)
+                .ok_or("a block runs past the last address")?;
+            walk.blocks += 1;
+            let owner = self.blocks.owner(slot);
+            match block.state {
+                State::Vacant => return Err(format!("the block at {addr:#x} is a vacant record")),
+                State::Live => {
+                    ensure!(
+                        self.live.get(&addr) == Some(&slot),
+                        "the live block at {addr:#x} is not known as live"
+                    );
+                    walk.live += 1;
+                    walk.live_bytes = walk.live_bytes.saturating_add(block.len);
+                }
+                State::Free(owner) => {
+                    ensure!(
+                        !self.live.contains_key(&addr),
+                        "the free span at {addr:#x} is known as live"
+                    );
+                    ensure!(
+                        prev_owner != Some(owner),
+                        "the free span at {addr:#x} has the owner of the one before it"
+                    );
+                    let class = self
+                        .owners
+                        .class(self.owners.class_of(owner))
+                        .ok_or("an owner has an unknown class")?;
+                    let entry = Entry {
+                        len: block.len,
+                        addr,
+                        slot,
+                    };
+                    ensure!(
+                        class.index.contains(entry),
+                        "the free span at {addr:#x} is not in the index of its class"
+                    );
+                    let counts = walk
+                        .owned
+                        .get_mut(owner.place())
+                        .ok_or("a span has an unknown owner")?;
+                    *counts = (counts.0 + 1, counts.1.saturating_add(block.len));
+                    walk.free_bytes = walk.free_bytes.saturating_add(block.len);
+                }
+            }
+            let seam = owner
+                .filter(|_| self.blocks.owner(block.next).is_some())
+                .map(|owner| self.owners.class_of(owner));
+            ensure!(
+                block.seam == seam,
+                "the block at {addr:#x} hangs with the wrong seams"
+            );
+            walk.seams += usize::from(seam.is_some());
+            (prev, prev_owner) = (slot, owner);
+        }
+        let end = base.saturating_add(segment.len);
+        ensure!(
+            expected == end,
+            "the blocks of the segment at {base:#x} end at {expected:#x}, not at {end:#x}"
+        );
+        Ok(())
+    }
+
+    fn check_owners(&self, walk: &Walk) -> Result<(), String> {
+        for ((slot, owner), counts) in self.owners.owners().zip(&walk.owned) {
+            let id = owner.id;
+            ensure!(
+                self.owners.find(id) == Some(slot),
+                "owner {id:?} is not found by its id"
+            );
+            ensure!(
+                (owner.spans, owner.bytes) == *counts,
+                "owner {id:?} has {counts:?} spans and bytes, its record says {owner:?}"
+            );
+            let idle = slot == OwnerSlot::IDLE;
+            ensure!(
+                idle == (id == OwnerId::IDLE) && idle == (owner.class == ClassSlot::IDLE),
+                "owner {id:?} is half idle"
+            );
+            let mut count = 0;
+            for span in self.blocks.chain(Chain::Owner, owner.first) {
+                ensure!(
+                    self.blocks.owner(span) == Some(slot),
+                    "a block in the chain of owner {id:?} is not its span"
+                );
+                count += 1;
+            }
+            ensure!(
+                count == owner.spans,
+                "the chain of owner {id:?} has {count} spans instead of {}",
+                owner.spans
+            );
+        }
+        Ok(())
+    }
+
+    fn check_classes(&self, walk: &Walk) -> Result<(), String> {
+        let mut seams = 0;
+        for (slot, class) in self.owners.classes() {
+            let id = class.id;
+            ensure!(
+                self.owners.find_class(id) == Some(slot),
+                "class {id:?} is not found by its id"
+            );
+            ensure!(
+                (slot == ClassSlot::IDLE) == (id == ClassId::IDLE),
+                "class {id:?} is half idle"
+            );
+            let of_class = || {
+                self.owners
+                    .owners()
+                    .filter(|(_, owner)| owner.class == slot)
+            };
+            let spans: usize = of_class().map(|(_, owner)| owner.spans).sum();
+            let bytes = of_class().fold(0usize, |sum, (_, owner)| sum.saturating_add(owner.bytes));
+            ensure!(
+                class.index.count() == spans,
+                "class {id:?} has {} spans in the index instead of {spans}",
+                class.index.count()
+            );
+            ensure!(
+                class.bytes == bytes,
+                "class {id:?} has {bytes} bytes, its record says {}",
+                class.bytes
+            );
+            let mut last: Option<Entry> = None;
+            for entry in class.index.at_least(0) {
+                ensure!(
+                    last.is_none_or(|last| last < entry),
+                    "the index of class {id:?} is out of order"
+                );
+                last = Some(entry);
+            }
+            let longest = last.map_or(0, |entry| entry.len);
+            ensure!(
+                class.index.longest() == longest,
+                "the longest span of class {id:?} is wrong"
+            );
+            for span in self.blocks.chain(Chain::Seam, class.seams) {
+                ensure!(
+                    self.blocks.at(span).seam == Some(slot),
+                    "a block hangs with the seams of class {id:?} by mistake"
+                );
+                seams += 1;
+            }
+        }
+        ensure!(
+            seams == walk.seams,
+            "{} spans have a seam, {seams} hang in the chains",
+            walk.seams
+        );
+        Ok(())
+    }
+
+    fn check_figures(&self, walk: &Walk, reserved: usize) -> Result<(), String> {
+        ensure!(
+            self.reserved == reserved,
+            "{reserved} bytes are reserved, not {}",
+            self.reserved
+        );
+        ensure!(
+            self.in_use == walk.live_bytes,
+            "{} bytes are in use, not {}",
+            walk.live_bytes,
+            self.in_use
+        );
+        ensure!(
+            walk.live_bytes.checked_add(walk.free_bytes) == Some(reserved),
+            "used and free bytes are not the reserved bytes"
+        );
+        ensure!(
+            self.live.len() == walk.live,
+            "{} blocks are live, not {}",
+            walk.live,
+            self.live.len()
+        );
+        ensure!(
+            self.blocks.count() == walk.blocks,
+            "{} blocks are in segments, not {}",
+            walk.blocks,
+            self.blocks.count()
+        );
+        ensure!(
+            self.blocks.walk_vacant() == self.blocks.vacant_count(),
+            "the list of vacant records is damaged"
+        );
+        let divided = (self.segments.len() as u64)
+            .wrapping_add(self.splits)
+            .wrapping_sub(self.merges);
+        ensure!(
+            divided == walk.blocks as u64,
+            "splits and merges would make {divided} blocks, there are {}",
+            walk.blocks
+        );
+        let stats = self.stats();
+        let parts = stats
+            .in_use
+            .checked_add(stats.idle)
+            .and_then(|sum| sum.checked_add(stats.pending));
+        ensure!(
+            parts == Some(reserved),
+            "the figures do not add up: {stats:?}"
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,226 @@
+//! The search for a run: neighbouring free spans of one segment that satisfy a request together.
+//!
+//! Neighbours with the same owner are merged, so a run has at least two owners, and every run begins at a span
+//! with a seam. The search therefore walks the seams of the usable classes, finds the longest run around each,
+//! and slides a window over it. Each span of such a run is looked at a constant number of times.
+
+use std::collections::VecDeque;
+
+use super::align_up;
+use super::blocks::{Blocks, Chain, Slot};
+use super::owners::{ClassRecord, OwnerSlot, Owners};
+
+/// What a search wants.
+#[derive(Clone, Copy)]
+pub(super) struct Request {
+    /// The length in bytes, a multiple of the granule.
+    pub size: usize,
+    /// The alignment, a power of two, at least the granule.
+    pub align: usize,
+}
+
+impl Request {
+    /// Start and end of the block at the first aligned address that is not below `addr`.
+    fn reach(self, addr: usize) -> Option<(usize, usize)> {
+        let start = align_up(addr, self.align)?;
+        Some((start, start.checked_add(self.size)?))
+    }
+
+    /// Where the block starts in the range of `len` bytes at `addr`, if it fits.
+    pub fn place(self, addr: usize, len: usize) -> Option<usize> {
+        let (start, end) = self.reach(addr)?;
+        (end <= addr.checked_add(len)?).then_some(start)
+    }
+}
+
+/// Where a block can be taken.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    /// The first span that the block touches.
+    pub first: Slot,
+    /// The address of the block.
+    pub start: usize,
+}
+
+/// What is compared between runs, in this order. The smallest is the best.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    /// The highest rank in the run.
+    rank: u32,
+    /// How many owners other than the idle one are in the run; 0 where that does not matter.
+    owners: usize,
+    /// The bytes of the spans together.
+    total: usize,
+    /// The address of the first span.
+    addr: usize,
+}
+
+/// A span of a run.
+struct Span {
+    slot: Slot,
+    addr: usize,
+    end: usize,
+    owner: OwnerSlot,
+    rank: u32,
+}
+
+/// The best run among the spans for whose owner `usable` gives a rank: the lowest highest rank, then (if
+/// `count_owners`) the fewest owners that are not idle, then the smallest total, then the lowest address.
+/// `classes` are the classes of those spans.
+pub(super) fn best_run<'a, T: Default>(
+    blocks: &Blocks<T>,
+    owners: &Owners,
+    classes: impl Iterator<Item = &'a ClassRecord>,
+    request: Request,
+    usable: impl Fn(OwnerSlot) -> Option<u32>,
+    count_owners: bool,
+) -> Option<Found> {
+    let rank_of = |slot: Slot| blocks.owner(slot).and_then(&usable);
+    let mut window = Window::new(if count_owners {
+        owners.owners().count()
+    } else {
+        0
+    });
+    let mut run = Vec::new();
+    let mut best: Option<(Key, Found)> = None;
+    for class in classes {
+        for first in blocks.chain(Chain::Seam, class.seams) {
+            // Only the first span of the longest run around this seam counts, so that each run comes once.
+            let block = blocks.at(first);
+            if rank_of(first).is_none()
+                || rank_of(block.next).is_none()
+                || rank_of(block.prev).is_some()
+            {
+                continue;
+            }
+            run.clear();
+            run.extend(blocks.following(first).map_while(|slot| {
+                let owner = blocks.owner(slot)?;
+                let rank = usable(owner)?;
+                let block = blocks.at(slot);
+                Some(Span {
+                    slot,
+                    addr: block.addr,
+                    end: block.end(),
+                    owner,
+                    rank,
+                })
+            }));
+            if let Some(found) = window.best_of(&run, request)
+                && best.is_none_or(|(key, _)| found.0 < key)
+            {
+                best = Some(found);
+            }
+        }
+    }
+    best.map(|(_, found)| found)
+}
+
+/// A window over a run, with the highest rank and the number of owners in it.
+struct Window {
+    /// How many spans of each owner are in the window. Empty where owners are not counted.
+    counts: Vec<usize>,
+    owners: usize,
+    /// Places in the run whose rank is above all ranks behind them in the window; the front is the highest.
+    peaks: VecDeque<usize>,
+}
+
+impl Window {
+    fn new(owners: usize) -> Self {
+        Self {
+            counts: vec![0; owners],
+            owners: 0,
+            peaks: VecDeque::new(),
+        }
+    }
+
+    /// The best place in a run. The window is empty before and after.
+    fn best_of(&mut self, run: &[Span], request: Request) -> Option<(Key, Found)> {
+        let best = self.slide(run, request);
+        self.owners = 0;
+        self.peaks.clear();
+        for span in run {
+            if let Some(count) = self.counts.get_mut(span.owner.place()) {
+                *count = 0;
+            }
+        }
+        best
+    }
+
+    fn slide(&mut self, run: &[Span], request: Request) -> Option<(Key, Found)> {
+        let mut best: Option<(Key, Found)> = None;
+        // The window is run[first..behind]. Its end only moves forward, as the first address does.
+        let mut behind = 0;
+        let mut end = 0;
+        for (first, span) in run.iter().enumerate() {
+            let Some((start, needed)) = request.reach(span.addr) else {
+                break;
+            };
+            while behind <= first || end < needed {
+                let Some(next) = run.get(behind) else {
+                    return best;
+                };
+                self.enter(run, behind, next);
+                end = next.end;
+                behind += 1;
+            }
+            // A block that starts behind the first span does not need that span.
+            if start < span.end {
+                let rank = self
+                    .peaks
+                    .front()
+                    .and_then(|peak| run.get(*peak))
+                    .map_or(span.rank, |peak| peak.rank);
+                let total = end.saturating_sub(span.addr);
+                let key = Key {
+                    rank,
+                    owners: self.owners,
+                    total,
+                    addr: span.addr,
+                };
+                if best.is_none_or(|(other, _)| key < other) {
+                    best = Some((
+                        key,
+                        Found {
+                            first: span.slot,
+                            start,
+                        },
+                    ));
+                }
+            }
+            self.leave(first, span);
+        }
+        best
+    }
+
+    fn enter(&mut self, run: &[Span], place: usize, span: &Span) {
+        while let Some(last) = self.peaks.back()
+            && run.get(*last).is_none_or(|last| last.rank <= span.rank)
+        {
+            self.peaks.pop_back();
+        }
+        self.peaks.push_back(place);
+        if span.owner != OwnerSlot::IDLE
+            && let Some(count) = self.counts.get_mut(span.owner.place())
+        {
+            *count += 1;
+            if *count == 1 {
+                self.owners += 1;
+            }
+        }
+    }
+
+    fn leave(&mut self, place: usize, span: &Span) {
+        if self.peaks.front() == Some(&place) {
+            self.peaks.pop_front();
+        }
+        if span.owner != OwnerSlot::IDLE
+            && let Some(count) = self.counts.get_mut(span.owner.place())
+        {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.owners = self.owners.saturating_sub(1);
+            }
+        }
+    }
+}

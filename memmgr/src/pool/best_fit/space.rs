@@ -1,0 +1,679 @@
+//! The allocator itself: segments in and out, allocate, free, and the change of owners.
+
+use std::collections::{BTreeMap, btree_map};
+use std::ops::Bound;
+
+use super::blocks::{Block, Blocks, Chain, Slot, State};
+use super::index::Entry;
+use super::owners::{ClassRecord, OwnerSlot, Owners};
+use super::runs::{Found, Request, best_run};
+use super::{
+    BlockInfo, BlockState, ClassId, FreeError, Freed, GRANULE, LiveInfo, Owner, OwnerError,
+    OwnerId, OwnerList, RemoveError, SegmentError, SegmentInfo, SpaceStats, Taken, is_alignment,
+    round,
+};
+
+/// A segment. The slot of its first block never changes: a merge keeps the left record, a split as well.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segment {
+    pub(super) len: usize,
+    pub(super) first: Slot,
+}
+
+/// Segments and their blocks. Each live block carries a datum of type `T`, which is the default value when
+/// the block is handed out. See the module for the model.
+#[derive(Debug)]
+pub struct Space<T> {
+    pub(super) blocks: Blocks<T>,
+    pub(super) owners: Owners,
+    /// The live blocks by their first address.
+    pub(super) live: BTreeMap<usize, Slot>,
+    /// The segments by their base.
+    pub(super) segments: BTreeMap<usize, Segment>,
+    pub(super) reserved: usize,
+    pub(super) in_use: usize,
+    pub(super) splits: u64,
+    pub(super) merges: u64,
+}
+
+impl<T: Default> Default for Space<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Default> Space<T> {
+    /// No segments.
+    pub fn new() -> Self {
+        Self {
+            blocks: Blocks::new(),
+            owners: Owners::new(),
+            live: BTreeMap::new(),
+            segments: BTreeMap::new(),
+            reserved: 0,
+            in_use: 0,
+            splits: 0,
+            merges: 0,
+        }
+    }
+
+    /// Adds the segment of `len` bytes at `base`, as one idle span.
+    pub fn add_segment(&mut self, base: usize, len: usize) -> Result<(), SegmentError> {
+        if base == 0 {
+            return Err(SegmentError::Null);
+        }
+        if len == 0 {
+            return Err(SegmentError::Empty);
+        }
+        if !base.is_multiple_of(GRANULE) || !len.is_multiple_of(GRANULE) {
+            return Err(SegmentError::Misaligned);
+        }
+        let end = base.checked_add(len).ok_or(SegmentError::Overflow)?;
+        let reserved = self
+            .reserved
+            .checked_add(len)
+            .ok_or(SegmentError::Overflow)?;
+        if let Some((&other, segment)) = self.segments.range(..end).next_back()
+            && other.saturating_add(segment.len) > base
+        {
+            return Err(SegmentError::Overlap {
+                base: other,
+                len: segment.len,
+            });
+        }
+        let first = self.blocks.insert_after(Slot::NONE, base, len);
+        if first.is_none() {
+            return Err(SegmentError::Full);
+        }
+        self.segments.insert(base, Segment { len, first });
+        self.reserved = reserved;
+        self.attach(first, OwnerSlot::IDLE);
+        Ok(())
+    }
+
+    /// Removes the segment at `base`, which must be one idle span, and returns its length.
+    pub fn remove_segment(&mut self, base: usize) -> Result<usize, RemoveError> {
+        let segment = *self.segments.get(&base).ok_or(RemoveError::Unknown)?;
+        if !self.is_wholly_idle(segment) {
+            return Err(RemoveError::Busy);
+        }
+        self.detach(segment.first);
+        self.blocks.remove(segment.first);
+        self.segments.remove(&base);
+        self.reserved = self.reserved.saturating_sub(segment.len);
+        Ok(segment.len)
+    }
+
+    /// The segments by ascending base.
+    pub fn segments(&self) -> impl Iterator<Item = SegmentInfo> + '_ {
+        self.segments
+            .iter()
+            .map(|(base, segment)| self.segment_info(*base, *segment))
+    }
+
+    /// The segment in which an address lies.
+    pub fn segment_of(&self, addr: usize) -> Option<SegmentInfo> {
+        let (&base, &segment) = self.segments.range(..=addr).next_back()?;
+        (addr < base.saturating_add(segment.len)).then(|| self.segment_info(base, segment))
+    }
+
+    /// The blocks of the segment at `base` by ascending address; none if no segment starts there.
+    pub fn blocks_of(&self, base: usize) -> impl Iterator<Item = BlockInfo> + '_ {
+        let first = self
+            .segments
+            .get(&base)
+            .map_or(Slot::NONE, |segment| segment.first);
+        self.blocks.following(first).map(|slot| {
+            let block = self.blocks.at(slot);
+            let state = match self.blocks.owner(slot) {
+                Some(owner) => BlockState::Free(self.owners.identity(owner)),
+                None => BlockState::Live,
+            };
+            BlockInfo {
+                addr: block.addr,
+                len: block.len,
+                state,
+            }
+        })
+    }
+
+    /// Takes a block of `size` bytes (rounded up) from the free spans of these classes: from the smallest span
+    /// in which it fits at a multiple of `align`, ties by lowest address; if there is none, from the smallest
+    /// run of neighbouring spans, ties by lowest address.
+    ///
+    /// `None` when nothing fits, for size 0, for a size that cannot be rounded up, and for an alignment that is
+    /// not a power of two or is below the granule.
+    pub fn allocate(&mut self, size: usize, align: usize, classes: &[ClassId]) -> Option<Taken> {
+        let request = self.request(size, align)?;
+        let mut best: Option<(Entry, usize)> = None;
+        for class in classes.iter().filter_map(|class| self.class(*class)) {
+            for entry in class.index.at_least(request.size) {
+                if best.is_some_and(|(other, _)| other <= entry) {
+                    break;
+                }
+                if let Some(start) = request.place(entry.addr, entry.len) {
+                    best = Some((entry, start));
+                    break;
+                }
+            }
+        }
+        let found = match best {
+            Some((entry, start)) => Found {
+                first: entry.slot,
+                start,
+            },
+            None => self.run_of_classes(request, classes)?,
+        };
+        Some(self.take(found, request.size))
+    }
+
+    /// Takes a block as [`Space::allocate`] does, but from all free spans for whose owner `rank` gives a number;
+    /// `None` keeps the spans of that owner out. Idle spans have rank 0. `rank` is called once for each owner
+    /// that has spans.
+    ///
+    /// Among single spans the lowest rank counts first, then the length, then the address. If no single span
+    /// does, a run is taken: the lowest highest rank, then the fewest owners that are not idle, then the
+    /// smallest total, then the lowest address.
+    ///
+    /// This is the slow path of a caller that is ready to wait. It may look at every free span.
+    pub fn allocate_ranked(
+        &mut self,
+        size: usize,
+        align: usize,
+        rank: &mut dyn FnMut(OwnerId) -> Option<u32>,
+    ) -> Option<Taken> {
+        let request = self.request(size, align)?;
+        let ranks: Vec<Option<u32>> = self
+            .owners
+            .owners()
+            .map(|(slot, owner)| {
+                if slot == OwnerSlot::IDLE {
+                    Some(0)
+                } else {
+                    (owner.spans > 0).then(|| rank(owner.id)).flatten()
+                }
+            })
+            .collect();
+        let usable = |owner: OwnerSlot| ranks.get(owner.place()).copied().flatten();
+        let mut order: Vec<(u32, OwnerSlot)> = self
+            .owners
+            .owners()
+            .filter_map(|(slot, _)| Some((usable(slot)?, slot)))
+            .collect();
+        order.sort_by_key(|(rank, _)| *rank);
+        let single = order
+            .chunk_by(|left, right| left.0 == right.0)
+            .find_map(|equal| {
+                let best = equal
+                    .iter()
+                    .filter_map(|(_, owner)| self.best_of_owner(*owner, request))
+                    .min_by_key(|(entry, _)| *entry)?;
+                Some(Found {
+                    first: best.0.slot,
+                    start: best.1,
+                })
+            });
+        let found = match single {
+            Some(found) => found,
+            None => {
+                let classes = self.owners.classes().map(|(_, class)| class);
+                best_run(&self.blocks, &self.owners, classes, request, usable, true)?
+            }
+        };
+        Some(self.take(found, request.size))
+    }
+
+    /// Gives back the live block at `addr`; it becomes a free span of `owner`.
+    ///
+    /// A block that was taken for a caller who then could not wait is given back like any other, with an owner
+    /// that stands for everything in its [`Taken::owners`], so that no mark is lost.
+    pub fn free(&mut self, addr: usize, owner: Owner) -> Result<Freed<T>, FreeError> {
+        let btree_map::Entry::Occupied(live) = self.live.entry(addr) else {
+            return Err(self.why_not_live(addr));
+        };
+        let owner = self.owners.admit(owner)?;
+        let slot = live.remove();
+        let len = self.blocks.at(slot).len;
+        let data = self
+            .blocks
+            .data_mut(slot)
+            .map(std::mem::take)
+            .unwrap_or_default();
+        self.in_use = self.in_use.saturating_sub(len);
+        self.coalesce(slot, owner);
+        Ok(Freed { len, data })
+    }
+
+    /// Makes up to `budget` spans of an owner idle. True when none is left.
+    pub fn settle(&mut self, owner: OwnerId, budget: usize) -> bool {
+        owner == OwnerId::IDLE || self.rename(owner, Owner::IDLE, budget) == Ok(true)
+    }
+
+    /// Gives up to `budget` spans of the owner `from` to the owner `to`. True when none is left. The idle owner
+    /// gives no spans away.
+    pub fn rename(&mut self, from: OwnerId, to: Owner, budget: usize) -> Result<bool, OwnerError> {
+        if from == OwnerId::IDLE || !to.is_sound() {
+            return Err(OwnerError::Idle);
+        }
+        let Some(source) = self
+            .owners
+            .find(from)
+            .filter(|source| self.spans_of_slot(*source) > 0)
+        else {
+            return Ok(true);
+        };
+        // A rename to itself must name the class that the spans have, and changes nothing.
+        let target = self.owners.admit(to)?;
+        if target == source {
+            return Ok(true);
+        }
+        for _ in 0..budget.min(self.spans_of_slot(source)) {
+            let Some(first) = self
+                .owners
+                .owner(source)
+                .map(|owner| owner.first)
+                .filter(|first| !first.is_none())
+            else {
+                break;
+            };
+            self.detach(first);
+            self.coalesce(first, target);
+        }
+        Ok(self.spans_of_slot(source) == 0)
+    }
+
+    /// Gives all spans of an owner another class, which is not the idle one. The cost grows with their number.
+    pub fn reclass(&mut self, owner: OwnerId, class: ClassId) -> Result<(), OwnerError> {
+        if owner == OwnerId::IDLE || class == ClassId::IDLE {
+            return Err(OwnerError::Idle);
+        }
+        let Some(slot) = self.owners.find(owner) else {
+            return Ok(());
+        };
+        let from = self.owners.class_of(slot);
+        let to = self.owners.admit_class(class);
+        if from == to {
+            return Ok(());
+        }
+        let Some(record) = self.owners.owner_mut(slot) else {
+            return Ok(());
+        };
+        record.class = to;
+        let spans: Vec<Slot> = self.blocks.chain(Chain::Owner, record.first).collect();
+        for span in spans {
+            let entry = self.entry(span);
+            if let Some(class) = self.owners.class_mut(from) {
+                let found = class.index.remove(entry);
+                debug_assert!(found, "a free span is missing in its index");
+                class.bytes = class.bytes.saturating_sub(entry.len);
+            }
+            if let Some(class) = self.owners.class_mut(to) {
+                class.index.insert(entry);
+                class.bytes = class.bytes.saturating_add(entry.len);
+            }
+            self.update_seam(span);
+        }
+        Ok(())
+    }
+
+    /// The number of spans that an owner has.
+    pub fn spans_of(&self, owner: OwnerId) -> usize {
+        self.owners
+            .find(owner)
+            .map_or(0, |slot| self.spans_of_slot(slot))
+    }
+
+    /// The bytes of the spans that an owner has.
+    pub fn bytes_of(&self, owner: OwnerId) -> usize {
+        self.owners
+            .find(owner)
+            .and_then(|slot| self.owners.owner(slot))
+            .map_or(0, |owner| owner.bytes)
+    }
+
+    /// The class of the spans that an owner has; none if it has no spans.
+    pub fn class_of(&self, owner: OwnerId) -> Option<ClassId> {
+        let slot = self
+            .owners
+            .find(owner)
+            .filter(|slot| self.spans_of_slot(*slot) > 0)?;
+        Some(self.owners.identity(slot).class)
+    }
+
+    /// The bytes of all live blocks.
+    pub fn in_use(&self) -> usize {
+        self.in_use
+    }
+
+    /// The bytes of all segments.
+    pub fn reserved(&self) -> usize {
+        self.reserved
+    }
+
+    /// The bytes that are free but not idle.
+    pub fn pending_bytes(&self) -> usize {
+        self.reserved
+            .saturating_sub(self.in_use)
+            .saturating_sub(self.bytes_of(OwnerId::IDLE))
+    }
+
+    /// The live block that starts at `addr`.
+    pub fn live(&self, addr: usize) -> Option<LiveInfo<'_, T>> {
+        self.live_info(*self.live.get(&addr)?)
+    }
+
+    /// The live block in which `addr` lies.
+    pub fn live_containing(&self, addr: usize) -> Option<LiveInfo<'_, T>> {
+        let (_, &slot) = self.live.range(..=addr).next_back()?;
+        if addr < self.blocks.at(slot).end() {
+            self.live_info(slot)
+        } else {
+            None
+        }
+    }
+
+    /// The first live block that starts behind `addr`: the one after it, when `addr` is the start of one.
+    pub fn live_after(&self, addr: usize) -> Option<LiveInfo<'_, T>> {
+        let (_, &slot) = self
+            .live
+            .range((Bound::Excluded(addr), Bound::Unbounded))
+            .next()?;
+        self.live_info(slot)
+    }
+
+    /// The live blocks by ascending address.
+    pub fn live_blocks(&self) -> impl Iterator<Item = LiveInfo<'_, T>> {
+        self.live.values().filter_map(|slot| self.live_info(*slot))
+    }
+
+    /// The datum of the live block that starts at `addr`, to be changed.
+    pub fn data_mut(&mut self, addr: usize) -> Option<&mut T> {
+        self.blocks.data_mut(*self.live.get(&addr)?)
+    }
+
+    /// The figures.
+    pub fn stats(&self) -> SpaceStats {
+        SpaceStats {
+            reserved: self.reserved,
+            in_use: self.in_use,
+            idle: self.bytes_of(OwnerId::IDLE),
+            pending: self.pending_bytes(),
+            largest_idle: self
+                .class(ClassId::IDLE)
+                .map_or(0, |class| class.index.longest()),
+            segments: self.segments.len(),
+            live_blocks: self.live.len(),
+            free_spans: self.blocks.count().saturating_sub(self.live.len()),
+            splits: self.splits,
+            merges: self.merges,
+        }
+    }
+
+    /// The request in granules, or nothing if it cannot be met.
+    fn request(&self, size: usize, align: usize) -> Option<Request> {
+        // An allocation adds two blocks at most: what is left before and behind.
+        (is_alignment(align) && self.blocks.has_room(2)).then_some(Request {
+            size: round(size)?,
+            align,
+        })
+    }
+
+    fn class(&self, id: ClassId) -> Option<&ClassRecord> {
+        self.owners
+            .find_class(id)
+            .and_then(|slot| self.owners.class(slot))
+    }
+
+    fn spans_of_slot(&self, owner: OwnerSlot) -> usize {
+        self.owners.owner(owner).map_or(0, |owner| owner.spans)
+    }
+
+    fn segment_info(&self, base: usize, segment: Segment) -> SegmentInfo {
+        SegmentInfo {
+            base,
+            len: segment.len,
+            wholly_idle: self.is_wholly_idle(segment),
+        }
+    }
+
+    fn is_wholly_idle(&self, segment: Segment) -> bool {
+        self.blocks.owner(segment.first) == Some(OwnerSlot::IDLE)
+            && self.blocks.at(segment.first).len == segment.len
+    }
+
+    fn live_info(&self, slot: Slot) -> Option<LiveInfo<'_, T>> {
+        let block = self.blocks.at(slot);
+        Some(LiveInfo {
+            addr: block.addr,
+            len: block.len,
+            data: self.blocks.data(slot)?,
+        })
+    }
+
+    /// Why [`Space::free`] would refuse an address at which no live block starts.
+    pub fn why_not_live(&self, addr: usize) -> FreeError {
+        if let Some(block) = self.live_containing(addr) {
+            return FreeError::Interior {
+                start: block.addr,
+                len: block.len,
+            };
+        }
+        match self.segment_of(addr) {
+            Some(_) => FreeError::AlreadyFree,
+            None => FreeError::Foreign,
+        }
+    }
+
+    /// The best run of spans of these classes.
+    fn run_of_classes(&self, request: Request, classes: &[ClassId]) -> Option<Found> {
+        let slots: Vec<_> = classes
+            .iter()
+            .filter_map(|class| self.owners.find_class(*class))
+            .collect();
+        let records = || slots.iter().filter_map(|slot| self.owners.class(*slot));
+        let bytes = records().fold(0usize, |sum, class| sum.saturating_add(class.bytes));
+        if bytes < request.size || records().all(|class| class.seams.is_none()) {
+            return None;
+        }
+        let usable = |owner| slots.contains(&self.owners.class_of(owner)).then_some(0);
+        best_run(
+            &self.blocks,
+            &self.owners,
+            records(),
+            request,
+            usable,
+            false,
+        )
+    }
+
+    /// The smallest span of an owner in which the request fits, and where.
+    fn best_of_owner(&self, owner: OwnerSlot, request: Request) -> Option<(Entry, usize)> {
+        let owner = self.owners.owner(owner)?;
+        let class = self.owners.class(owner.class)?;
+        let fit = |entry: Entry| Some((entry, request.place(entry.addr, entry.len)?));
+        if class.index.count() == owner.spans {
+            // All spans of the class are this owner's, so the index is in the right order.
+            return class.index.at_least(request.size).find_map(fit);
+        }
+        self.blocks
+            .chain(Chain::Owner, owner.first)
+            .filter_map(|slot| fit(self.entry(slot)))
+            .min_by_key(|(entry, _)| *entry)
+    }
+
+    fn entry(&self, slot: Slot) -> Entry {
+        let block = self.blocks.at(slot);
+        Entry {
+            len: block.len,
+            addr: block.addr,
+            slot,
+        }
+    }
+
+    /// Makes the found place a live block. The spans under it leave the index; what is left of the first and of
+    /// the last goes back with the same owner.
+    fn take(&mut self, found: Found, size: usize) -> Taken {
+        let Found { first, start } = found;
+        let end = start.saturating_add(size);
+        let head = *self.blocks.at(first);
+        let mut owners = OwnerList::default();
+        let mut behind = head.end();
+        // What is left keeps these owners; the first is idle only if the contradiction below occurs.
+        let head_owner = self.blocks.owner(first).unwrap_or(OwnerSlot::IDLE);
+        let mut tail_owner = head_owner;
+        owners.add(self.owners.identity(head_owner).id);
+        self.detach(first);
+        while behind < end {
+            let last = self.blocks.at(first).next;
+            let Some(owner) = self.blocks.owner(last) else {
+                debug_assert!(false, "a run ends before the block does");
+                break;
+            };
+            tail_owner = owner;
+            owners.add(self.owners.identity(owner).id);
+            behind = self.blocks.at(last).end();
+            self.detach(last);
+            self.join(first, last);
+        }
+        debug_assert!(head.addr <= start && start < head.end() && end <= behind);
+        let mut live = first;
+        if start > head.addr {
+            live = self.split(first, start);
+            self.attach(first, head_owner);
+        }
+        if end < behind {
+            let rest = self.split(live, end);
+            self.attach(rest, tail_owner);
+        }
+        self.live.insert(start, live);
+        self.in_use = self.in_use.saturating_add(size);
+        Taken {
+            addr: start,
+            len: size,
+            owners: owners.finish(),
+        }
+    }
+
+    /// Makes a block that is in no index a free span, merged with those neighbours that have the same owner.
+    fn coalesce(&mut self, slot: Slot, owner: OwnerSlot) {
+        let Block { prev, next, .. } = *self.blocks.at(slot);
+        if self.blocks.owner(next) == Some(owner) {
+            self.detach(next);
+            self.join(slot, next);
+        }
+        if self.blocks.owner(prev) == Some(owner) {
+            self.lengthen(prev, slot);
+        } else {
+            self.attach(slot, owner);
+        }
+    }
+
+    /// Adds a block that is in no index to the free span before it, which stays where it is in its chain.
+    fn lengthen(&mut self, span: Slot, block: Slot) {
+        let old = self.entry(span);
+        self.join(span, block);
+        let new = self.entry(span);
+        let Some(owner) = self.blocks.owner(span) else {
+            debug_assert!(false, "a span that is to grow is not free");
+            return;
+        };
+        let added = new.len.saturating_sub(old.len);
+        let class = self.owners.class_of(owner);
+        if let Some(record) = self.owners.owner_mut(owner) {
+            record.bytes = record.bytes.saturating_add(added);
+        }
+        if let Some(record) = self.owners.class_mut(class) {
+            record.bytes = record.bytes.saturating_add(added);
+            let moved = record.index.remove(old) && record.index.insert(new);
+            debug_assert!(moved, "a free span is missing in its index");
+        }
+        self.update_seam(span);
+    }
+
+    /// Cuts a block that is in no index at `at`, and returns the right part. There is room (see `request`).
+    fn split(&mut self, slot: Slot, at: usize) -> Slot {
+        let Block { addr, len, .. } = *self.blocks.at(slot);
+        let left = at.saturating_sub(addr);
+        let right = self.blocks.insert_after(slot, at, len.saturating_sub(left));
+        if right.is_none() {
+            debug_assert!(false, "no room for a block");
+            return slot;
+        }
+        self.blocks.at_mut(slot).len = left;
+        self.splits = self.splits.saturating_add(1);
+        right
+    }
+
+    /// Makes two neighbours, which are in no index, one block: the left one.
+    fn join(&mut self, left: Slot, right: Slot) {
+        let len = self.blocks.at(right).len;
+        self.blocks.remove(right);
+        let block = self.blocks.at_mut(left);
+        block.len = block.len.saturating_add(len);
+        self.merges = self.merges.saturating_add(1);
+    }
+
+    /// Makes a block that is in no index a free span of this owner.
+    fn attach(&mut self, slot: Slot, owner: OwnerSlot) {
+        let entry = self.entry(slot);
+        self.blocks.at_mut(slot).state = State::Free(owner);
+        let class = self.owners.class_of(owner);
+        if let Some(record) = self.owners.owner_mut(owner) {
+            record.spans = record.spans.saturating_add(1);
+            record.bytes = record.bytes.saturating_add(entry.len);
+            self.blocks.link(Chain::Owner, &mut record.first, slot);
+        }
+        if let Some(record) = self.owners.class_mut(class) {
+            record.bytes = record.bytes.saturating_add(entry.len);
+            let added = record.index.insert(entry);
+            debug_assert!(added, "a free span is in its index twice");
+        }
+        self.update_seam(slot);
+        self.update_seam(self.blocks.at(slot).prev);
+    }
+
+    /// Takes a free span out of everything that knows free spans. It counts as live until it is attached again.
+    fn detach(&mut self, slot: Slot) {
+        let entry = self.entry(slot);
+        let Some(owner) = self.blocks.owner(slot) else {
+            debug_assert!(false, "a span that is to leave the index is not free");
+            return;
+        };
+        let class = self.owners.class_of(owner);
+        self.blocks.at_mut(slot).state = State::Live;
+        if let Some(record) = self.owners.owner_mut(owner) {
+            record.spans = record.spans.saturating_sub(1);
+            record.bytes = record.bytes.saturating_sub(entry.len);
+            self.blocks.unlink(Chain::Owner, &mut record.first, slot);
+        }
+        if let Some(record) = self.owners.class_mut(class) {
+            record.bytes = record.bytes.saturating_sub(entry.len);
+            let found = record.index.remove(entry);
+            debug_assert!(found, "a free span is missing in its index");
+        }
+        self.update_seam(slot);
+        self.update_seam(self.blocks.at(slot).prev);
+    }
+
+    /// Puts a block into the chain of seams to which it belongs now, and out of the one where it hangs.
+    fn update_seam(&mut self, slot: Slot) {
+        if slot.is_none() {
+            return;
+        }
+        let Block { next, seam, .. } = *self.blocks.at(slot);
+        let wanted = match (self.blocks.owner(slot), self.blocks.owner(next)) {
+            (Some(owner), Some(_)) => Some(self.owners.class_of(owner)),
+            _ => None,
+        };
+        if wanted == seam {
+            return;
+        }
+        if let Some(record) = seam.and_then(|class| self.owners.class_mut(class)) {
+            self.blocks.unlink(Chain::Seam, &mut record.seams, slot);
+        }
+        if let Some(record) = wanted.and_then(|class| self.owners.class_mut(class)) {
+            self.blocks.link(Chain::Seam, &mut record.seams, slot);
+        }
+        self.blocks.at_mut(slot).seam = wanted;
+    }
+}

@@ -1,0 +1,6 @@
+//! Tests of the allocator: what it promises, case by case. `properties` drives it together with the naive
+//! model in `oracle`.
+
+mod oracle;
+mod promises;
+mod properties;

@@ -1,0 +1,409 @@
+//! What happens when nothing fits: look for completed work, grow, wait for other streams; giving memory back; shutdown.
+//!
+//! Every function here takes the lock for short steps and makes its CUDA calls between them.
+
+use super::{GRANULE, Pool, State, best_fit, observer::SegmentChange, order::Live, segment};
+use crate::{
+    config::Reuse,
+    cuda,
+    error::{Error, Result},
+    event::Fence,
+    stream::Handle,
+    sync::lock,
+};
+use std::sync::{Arc, PoisonError};
+
+/// Segments are multiples of this: the page of a device.
+const PAGE: usize = 2 << 20;
+
+/// How an attempt to grow ended.
+enum Growth {
+    /// The block, out of the new segment (or out of what somebody freed meanwhile).
+    Served(usize),
+    /// Another thread was growing; search again.
+    Elsewhere,
+    /// The limit or CUDA refused.
+    Refused,
+}
+
+impl Pool {
+    /// Serves a request that missed, or the first one of all.
+    pub(super) fn allocate_slowly(
+        &self,
+        size: usize,
+        on: Option<&Handle>,
+        raw: bool,
+    ) -> Result<usize> {
+        let rounded = best_fit::round(size)
+            .filter(|rounded| *rounded <= isize::MAX as usize)
+            .ok_or_else(|| Error::InvalidSize {
+                reason: format!(
+                    "{size} bytes cannot be rounded up to the granule of {GRANULE} bytes"
+                ),
+            })?;
+        self.prepare()?;
+        let reuse = {
+            let mut state = lock(&self.state);
+            if let Some(limit) = state.config.limit.filter(|limit| rounded > *limit) {
+                return Err(Error::LimitExceeded {
+                    place: self.place(),
+                    requested: size,
+                    limit,
+                });
+            }
+            state.order.want_closed(on.map(|on| on.core().uid));
+            state.config.reuse
+        };
+        self.release_retiring();
+        // Each turn either serves the request, or waits for another thread's growth.
+        loop {
+            if let Some(address) = self.look(size, on, raw) {
+                return Ok(address);
+            }
+            if reuse == Reuse::PreferMemory
+                && let Some(address) = self.wait_and_take(size, on, raw)?
+            {
+                return Ok(address);
+            }
+            match self.grow(size, rounded, on, raw)? {
+                Growth::Served(address) => return Ok(address),
+                Growth::Elsewhere => continue,
+                Growth::Refused => {}
+            }
+            return match self.wait_and_take(size, on, raw)? {
+                Some(address) => Ok(address),
+                None => Err(self.refusal(size)),
+            };
+        }
+    }
+
+    /// Reserves the configured size, once.
+    fn prepare(&self) -> Result<()> {
+        let initial = {
+            let mut state = lock(&self.state);
+            if state.prepared {
+                return Ok(());
+            }
+            if state.growing {
+                drop(self.wait_for_growth(state));
+                return Ok(());
+            }
+            if state.config.initial == 0 {
+                state.prepared = true;
+                return Ok(());
+            }
+            state.growing = true;
+            state.config.initial
+        };
+        let _ticket = Ticket(self);
+        let len = initial
+            .checked_next_multiple_of(GRANULE)
+            .ok_or_else(|| Error::InvalidSize {
+                reason: format!("a pool of {initial} bytes cannot be rounded up to the granule"),
+            })?;
+        let base = self.source.create(len).map_err(|error| match error {
+            Error::Cuda {
+                code: cuda::OUT_OF_MEMORY,
+                ..
+            } => self.refusal(len),
+            other => other,
+        })?;
+        self.report_segment(base, len, SegmentChange::Added);
+        let mut state = lock(&self.state);
+        state.publish(base, len)?;
+        state.prepared = true;
+        Ok(())
+    }
+
+    /// Asks about closed epochs and recorded uses, and searches again.
+    fn look(&self, size: usize, on: Option<&Handle>, raw: bool) -> Option<usize> {
+        let search = || {
+            let mut state = lock(&self.state);
+            let found = state.take_usable(size, on, raw)?;
+            state.counters.reuses += 1;
+            Some(found)
+        };
+        // First what is cheap; then everything: before growing, nothing that is free may be overlooked.
+        search()
+            .or_else(|| {
+                self.poll(false);
+                search()
+            })
+            .or_else(|| {
+                self.poll(true);
+                search()
+            })
+    }
+
+    /// Queries fences and makes what has completed idle: a bounded part, or all of it.
+    pub(super) fn poll(&self, all: bool) {
+        let candidates = lock(&self.state).order.candidates(all);
+        let mut done: Vec<Arc<Fence>> = Vec::new();
+        for queue in candidates {
+            for fence in queue {
+                match fence.query() {
+                    Ok(true) => done.push(fence),
+                    // Work of one stream completes in order.
+                    Ok(false) => break,
+                    // Without an answer there is no proof: the memory stays pending.
+                    Err(error) => {
+                        tracing::debug!(%error, "an event could not be queried");
+                        break;
+                    }
+                }
+            }
+        }
+        let mut state = lock(&self.state);
+        state.complete(&done, all);
+        if all {
+            state.order.sweep();
+        }
+    }
+
+    /// Gets a segment for the request. One thread at a time: the others wait, and search again first.
+    fn grow(&self, size: usize, rounded: usize, on: Option<&Handle>, raw: bool) -> Result<Growth> {
+        let (wanted, exact) = {
+            let mut state = lock(&self.state);
+            if state.growing {
+                drop(self.wait_for_growth(state));
+                return Ok(Growth::Elsewhere);
+            }
+            if let Some(address) = state.take_usable(size, on, raw) {
+                state.counters.reuses += 1;
+                return Ok(Growth::Served(address));
+            }
+            let room = state.config.limit.map_or(usize::MAX, |limit| {
+                limit.saturating_sub(state.space.reserved())
+            });
+            if rounded > room {
+                return Ok(Growth::Refused);
+            }
+            let page = rounded.checked_next_multiple_of(PAGE).unwrap_or(rounded);
+            let wanted = page.max(state.config.growth).min(room);
+            state.growing = true;
+            // The limit may cut into the last granule.
+            (wanted - wanted % GRANULE, rounded)
+        };
+        let _ticket = Ticket(self);
+        segment::release_orphans();
+        if exact > self.source.capacity()?.total {
+            return Ok(Growth::Refused);
+        }
+        let mut refused = Ok(Growth::Refused);
+        let mut sizes = vec![
+            wanted,
+            exact
+                .checked_next_multiple_of(PAGE)
+                .unwrap_or(exact)
+                .min(wanted),
+            exact,
+        ];
+        sizes.dedup();
+        for len in sizes {
+            match self.source.create(len) {
+                Ok(base) => {
+                    self.report_segment(base, len, SegmentChange::Added);
+                    let mut state = lock(&self.state);
+                    state.publish(base, len)?;
+                    let taken = state.take_usable(size, on, raw);
+                    return Ok(taken.map_or(Growth::Elsewhere, Growth::Served));
+                }
+                Err(Error::Cuda {
+                    code: cuda::OUT_OF_MEMORY,
+                    ..
+                }) => {}
+                Err(error) => {
+                    refused = Err(error);
+                    break;
+                }
+            }
+        }
+        refused
+    }
+
+    fn wait_for_growth<'a>(
+        &self,
+        mut state: std::sync::MutexGuard<'a, State>,
+    ) -> std::sync::MutexGuard<'a, State> {
+        while state.growing {
+            state = self
+                .grown
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        state
+    }
+
+    /// Takes memory that other streams have freed, and waits for their marks: on the device for a request with a
+    /// stream, on the host otherwise.
+    fn wait_and_take(&self, size: usize, on: Option<&Handle>, raw: bool) -> Result<Option<usize>> {
+        let core = on.map(Handle::core);
+        let (address, marks) = {
+            let mut guard = lock(&self.state);
+            let State { space, order, .. } = &mut *guard;
+            let Some(taken) = space.allocate_ranked(size, GRANULE, &mut |id| order.rank(id, core))
+            else {
+                return Ok(None);
+            };
+            let marks = order.marks_of(&taken.owners, core);
+            let address = guard.hand_out(taken, size, core, raw);
+            (address, marks)
+        };
+        let waited = marks.iter().try_for_each(|mark| match on {
+            Some(handle) => mark.wait_on_stream(handle),
+            None => mark.wait_on_host(),
+        });
+        let mut state = lock(&self.state);
+        for mark in marks.iter().filter(|mark| mark.is_closed()) {
+            state.order.enqueue(mark);
+        }
+        if on.is_none() && waited.is_ok() {
+            let state = &mut *state;
+            if let Some(live) = state.space.data_mut(address) {
+                let inherited = std::mem::take(&mut live.inherited);
+                state.order.release(&inherited, &state.space);
+            }
+            state.complete(&marks, false);
+        }
+        match waited {
+            Ok(()) => {
+                state.counters.reuses += 1;
+                state.counters.waits += u64::from(!marks.is_empty());
+                Ok(Some(address))
+            }
+            Err(error) => {
+                state.give_back(address);
+                Err(error)
+            }
+        }
+    }
+
+    /// The error for a request that nothing can serve.
+    fn refusal(&self, size: usize) -> Error {
+        let capacity = self.source.capacity().unwrap_or(segment::Capacity {
+            total: usize::MAX,
+            free: None,
+        });
+        lock(&self.state).out_of_memory(self.place(), size, capacity)
+    }
+
+    /// Gives every wholly idle segment back to CUDA; the bytes. Work that is still running keeps its memory.
+    pub fn trim(&self) -> Result<usize> {
+        self.poll(true);
+        segment::release_orphans();
+        self.release_segments(|_, _| true)
+    }
+
+    /// Gives segments back that `shutdown` could not.
+    fn release_retiring(&self) {
+        if lock(&self.state).retiring.is_empty() {
+            return;
+        }
+        self.poll(true);
+        if let Err(error) = self.release_segments(|state, base| state.retiring.contains(&base)) {
+            tracing::warn!(%error, "a segment could not be given back");
+        }
+    }
+
+    fn release_segments(&self, mut wanted: impl FnMut(&State, usize) -> bool) -> Result<usize> {
+        let segments: Vec<(usize, usize)> = {
+            let mut state = lock(&self.state);
+            let idle: Vec<(usize, usize)> = state
+                .space
+                .segments()
+                .filter(|segment| segment.wholly_idle && wanted(&state, segment.base))
+                .map(|segment| (segment.base, segment.len))
+                .collect();
+            idle.into_iter()
+                .filter(|(base, _)| {
+                    state.retiring.remove(base);
+                    state.space.remove_segment(*base).is_ok()
+                })
+                .collect()
+        };
+        let mut released = 0;
+        let mut first_error = Ok(());
+        for (base, len) in segments {
+            self.report_segment(base, len, SegmentChange::Removed);
+            // SAFETY: the segment came from this source, is out of the books, and nothing pending touches it: it was
+            // wholly idle.
+            match unsafe { self.source.destroy(base) } {
+                Ok(()) => released += len,
+                Err(error) => first_error = first_error.and(Err(error)),
+            }
+        }
+        first_error.map(|()| released)
+    }
+
+    /// Waits for everything that the pool's memory waits for, gives back what is idle, and lets the configuration be
+    /// changed again. Segments with live blocks follow when those are freed. The bytes given back.
+    pub fn shutdown(&self) -> Result<usize> {
+        let marks = lock(&self.state).order.all_marks();
+        let mut waited = Ok(());
+        for mark in &marks {
+            waited = waited.and(mark.wait_on_host());
+        }
+        {
+            let mut state = lock(&self.state);
+            let done: Vec<Arc<Fence>> = marks.into_iter().filter(|mark| mark.is_done()).collect();
+            state.complete(&done, true);
+            state.order.sweep();
+        }
+        let released = self.release_segments(|_, _| true)?;
+        let mut state = lock(&self.state);
+        state.retiring = state.space.segments().map(|segment| segment.base).collect();
+        state.prepared = false;
+        waited.map(|()| released)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // CUDA's free functions wait for the whole device, which a drop must not: the next slow call of any manager
+        // gives the segments back.
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let bases: Vec<usize> = state.space.segments().map(|segment| segment.base).collect();
+        if !bases.is_empty() {
+            segment::orphan(
+                std::mem::replace(&mut self.source, segment::Source::Pinned),
+                bases,
+            );
+        }
+    }
+}
+
+impl State {
+    fn publish(&mut self, base: usize, len: usize) -> Result<()> {
+        self.space.add_segment(base, len).map_err(|error| Error::Unsupported {
+            reason: format!("CUDA returned a segment of {len} bytes at {base:#x} that cannot be used: {error}"),
+        })?;
+        self.counters.growths += 1;
+        self.counters.peak_reserved = self.counters.peak_reserved.max(self.space.reserved());
+        Ok(())
+    }
+
+    /// Undoes a take whose wait failed: the marks of the memory stay.
+    fn give_back(&mut self, address: usize) {
+        let Some(live) = self.space.data_mut(address) else {
+            return;
+        };
+        // The stream did not come to follow the marks: they must all stay.
+        let live = Live {
+            stream: None,
+            ..std::mem::take(live)
+        };
+        let (owner, _) = self.order.owner_for_free(&live, None);
+        let _ = self.space.free(address, owner);
+        self.order.release(&live.inherited, &self.space);
+    }
+}
+
+/// Ends the growth that it stands for, whatever happens.
+struct Ticket<'a>(&'a Pool);
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.state).growing = false;
+        self.0.grown.notify_all();
+    }
+}

@@ -1,0 +1,376 @@
+//! Pools: memory that is taken from CUDA in segments and served in blocks.
+//!
+//! A [`Pool`] joins three things that know nothing of each other: the address-space allocator ([`best_fit`]), the order
+//! layer ([`order`]: marks and epochs) and a source of segments ([`segment`]). One lock guards the first two; no CUDA
+//! call is made under it. `miss.rs` is what happens when nothing fits, `uses.rs` what copies and guards record.
+
+pub(crate) mod best_fit;
+mod miss;
+pub(crate) mod native;
+pub(crate) mod observer;
+mod order;
+pub(crate) mod segment;
+mod uses;
+
+pub(crate) use order::{Use, add_use};
+pub(crate) use uses::BlockRange;
+
+use crate::{
+    config::Reuse,
+    error::{Error, OutOfMemory, Place, Result},
+    event::Fence,
+    stats::PoolStats,
+    stream::{Handle, StreamCore},
+    sync::lock,
+};
+use best_fit::{ClassId, FreeError, Space, Taken};
+use observer::{Observed, SegmentChange};
+use order::{Live, Order, SETTLE_BUDGET};
+use segment::{Capacity, Source};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Condvar, Mutex},
+};
+
+pub(crate) use best_fit::GRANULE;
+
+/// Settings of one pool, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PoolConfig {
+    pub initial: usize,
+    pub limit: Option<usize>,
+    pub growth: usize,
+    pub reuse: Reuse,
+}
+
+/// Counters that the space does not keep.
+#[derive(Debug, Default)]
+struct Counters {
+    peak_in_use: usize,
+    peak_reserved: usize,
+    allocations: u64,
+    frees: u64,
+    reuses: u64,
+    waits: u64,
+    growths: u64,
+    failures: u64,
+}
+
+/// What the lock guards.
+#[derive(Debug)]
+struct State {
+    space: Space<Live>,
+    order: Order,
+    counters: Counters,
+    config: PoolConfig,
+    /// Whether the initial size has been reserved.
+    prepared: bool,
+    /// Whether a thread is getting a segment.
+    growing: bool,
+    /// Segments to be given back as soon as they are idle (after `shutdown`).
+    retiring: BTreeSet<usize>,
+}
+
+/// A pool of one place. All methods may be called by any thread.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    source: Source,
+    state: Mutex<State>,
+    /// Signalled when `growing` ends.
+    grown: Condvar,
+    observed: Observed,
+}
+
+/// A live block: its start, what was asked for in bytes, and whether it was handed out as a raw pointer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LiveRange {
+    pub start: usize,
+    pub len: usize,
+    pub raw: bool,
+}
+
+/// In whose order a block is freed.
+#[derive(Clone, Copy)]
+pub(crate) enum FreeOn<'a> {
+    /// Only recorded uses touch it.
+    Recorded,
+    /// Work that is in this stream already may touch it.
+    Stream(&'a Handle),
+    /// Work that is in the stream it was allocated on may touch it (guards).
+    Allocating,
+}
+
+impl Pool {
+    /// An empty pool; makes no CUDA call.
+    pub fn new(source: Source, config: PoolConfig, observed: Observed) -> Self {
+        let state = State {
+            space: Space::new(),
+            order: Order::default(),
+            counters: Counters::default(),
+            config,
+            prepared: false,
+            growing: false,
+            retiring: BTreeSet::new(),
+        };
+        Self {
+            source,
+            state: Mutex::new(state),
+            grown: Condvar::new(),
+            observed,
+        }
+    }
+
+    /// Whose memory it is.
+    pub fn place(&self) -> Place {
+        self.source.place()
+    }
+
+    /// A block of at least `size` bytes, at a multiple of the granule (256 B). With a stream, work that is submitted to
+    /// it from now on may use the block; without, anybody may at once.
+    ///
+    /// A hit makes no CUDA call, unless another stream waits for this one's epoch.
+    pub fn allocate(&self, size: usize, on: Option<&Handle>, raw: bool) -> Result<usize> {
+        let (found, epoch) = {
+            let mut state = lock(&self.state);
+            if state.retiring.is_empty() && state.prepared {
+                state.counters.allocations += 1;
+                let found = state.take_usable(size, on, raw);
+                state.counters.reuses += u64::from(found.is_some());
+                (
+                    found,
+                    on.and_then(|on| state.order.epoch_to_close(on.core())),
+                )
+            } else {
+                state.counters.allocations += 1;
+                (None, None)
+            }
+        };
+        self.close_epoch(epoch, on);
+        match found {
+            Some(address) => Ok(address),
+            None => self.allocate_slowly(size, on, raw).inspect_err(|_| {
+                let mut state = lock(&self.state);
+                state.counters.allocations -= 1;
+                state.counters.failures += 1;
+            }),
+        }
+    }
+
+    /// Takes a block back. Makes no CUDA call, unless another stream waits for this one's epoch, or the stream is a
+    /// per-thread one.
+    ///
+    /// `None`: the address belongs to no segment of this pool.
+    pub fn free(&self, address: usize, on: FreeOn<'_>) -> Result<Option<()>> {
+        let (handle, fence) = {
+            let mut guard = lock(&self.state);
+            let state = &mut *guard;
+            let Some(live) = state.space.data_mut(address) else {
+                return match state.space.why_not_live(address) {
+                    FreeError::Foreign => Ok(None),
+                    error => Err(free_error(address, error)),
+                };
+            };
+            let live = std::mem::take(live);
+            let (core, handle): (Option<&Arc<StreamCore>>, Option<&Handle>) = match on {
+                FreeOn::Recorded => (None, None),
+                FreeOn::Stream(handle) => (Some(handle.core()), Some(handle)),
+                FreeOn::Allocating => (live.stream.as_ref(), None),
+            };
+            let (owner, single) = state.order.owner_for_free(&live, core);
+            if let Err(error) = state.space.free(address, owner) {
+                return Err(free_error(address, error));
+            }
+            state.order.release(&live.inherited, &state.space);
+            state.counters.frees += 1;
+            let fence = single
+                .or_else(|| handle.and_then(|handle| state.order.epoch_to_close(handle.core())));
+            (handle, fence)
+        };
+        self.close_epoch(fence, handle);
+        Ok(Some(()))
+    }
+
+    /// Records the event of an epoch that has just been detached from its stream.
+    fn close_epoch(&self, epoch: Option<Arc<Fence>>, handle: Option<&Handle>) {
+        let (Some(epoch), Some(handle)) = (epoch, handle) else {
+            return;
+        };
+        if let Err(error) = epoch.close_with(handle) {
+            tracing::warn!(%error, "an epoch could not be closed: its memory stays parked until the stream ends");
+        }
+        lock(&self.state).order.enqueue(&epoch);
+    }
+
+    fn report_segment(&self, base: usize, len: usize, change: SegmentChange) {
+        self.observed.tell(|observer| {
+            observer.on_segment(self.place(), base..base.saturating_add(len), change)
+        });
+    }
+
+    /// Whether the address lies in one of the pool's segments.
+    pub fn contains(&self, address: usize) -> bool {
+        lock(&self.state).space.segment_of(address).is_some()
+    }
+
+    /// Sets the size that is reserved at the first allocation.
+    pub fn set_initial(&self, bytes: usize, what: &'static str) -> Result<()> {
+        let mut state = lock(&self.state);
+        if state.prepared {
+            return Err(Error::AlreadyInitialized {
+                what,
+                in_force: state.config.initial,
+            });
+        }
+        if let Some(limit) = state.config.limit.filter(|limit| bytes > *limit) {
+            return Err(Error::LimitExceeded {
+                place: self.place(),
+                requested: bytes,
+                limit,
+            });
+        }
+        state.config.initial = bytes;
+        Ok(())
+    }
+
+    /// Sets the most that the pool may hold; what it holds beyond stays.
+    pub fn set_limit(&self, bytes: Option<usize>) {
+        lock(&self.state).config.limit = bytes;
+    }
+
+    /// The figures.
+    pub fn stats(&self) -> PoolStats {
+        let state = lock(&self.state);
+        let (space, counters) = (state.space.stats(), &state.counters);
+        PoolStats {
+            in_use: space.in_use,
+            reserved: space.reserved,
+            idle: space.idle,
+            pending: space.pending,
+            largest_idle: space.largest_idle,
+            peak_in_use: counters.peak_in_use,
+            peak_reserved: counters.peak_reserved,
+            allocations: counters.allocations,
+            frees: counters.frees,
+            reuses: counters.reuses,
+            waits: counters.waits,
+            growths: counters.growths,
+            failures: counters.failures,
+            splits: space.splits,
+            merges: space.merges,
+            live_blocks: space.live_blocks,
+            free_spans: space.free_spans,
+            segments: space.segments,
+        }
+    }
+
+    /// Sets the peaks to what is the case now.
+    pub fn reset_peak(&self) {
+        let mut state = lock(&self.state);
+        let stats = state.space.stats();
+        state.counters.peak_in_use = stats.in_use;
+        state.counters.peak_reserved = stats.reserved;
+    }
+
+    /// Every live block.
+    pub fn live_blocks(&self) -> Vec<LiveRange> {
+        let state = lock(&self.state);
+        state
+            .space
+            .live_blocks()
+            .map(|live| LiveRange {
+                start: live.addr,
+                len: live.data.requested,
+                raw: live.data.raw,
+            })
+            .collect()
+    }
+
+    /// The requested size of the live block that starts at `address`, and the stream it was allocated on.
+    pub fn live(&self, address: usize) -> Option<(usize, Option<u64>)> {
+        let state = lock(&self.state);
+        let live = state.space.live(address)?.data;
+        Some((live.requested, live.stream.as_ref().map(|core| core.id())))
+    }
+
+    /// Whether the pool's first allocation has been made, so that its size cannot be set any more.
+    pub fn is_initialized(&self) -> bool {
+        lock(&self.state).prepared
+    }
+
+    /// Walks everything and verifies it.
+    pub fn check(&self) -> Result<(), String> {
+        let state = lock(&self.state);
+        state.space.check()?;
+        state.order.check(&state.space)
+    }
+}
+
+impl State {
+    /// The best fit among idle memory and what the stream itself has freed.
+    fn take_usable(&mut self, size: usize, on: Option<&Handle>, raw: bool) -> Option<usize> {
+        let own = on.and_then(|on| self.order.class_of(on.core()));
+        let classes = [ClassId::IDLE, own.unwrap_or(ClassId::IDLE)];
+        let classes = if own.is_some() {
+            &classes[..]
+        } else {
+            &classes[..1]
+        };
+        let taken = self.space.allocate(size, GRANULE, classes)?;
+        Some(self.hand_out(taken, size, on.map(Handle::core), raw))
+    }
+
+    /// Enters a block that was just taken.
+    fn hand_out(
+        &mut self,
+        taken: Taken,
+        requested: usize,
+        stream: Option<&Arc<StreamCore>>,
+        raw: bool,
+    ) -> usize {
+        self.order.hold(&taken.owners);
+        if let Some(live) = self.space.data_mut(taken.addr) {
+            live.requested = requested;
+            live.raw = raw;
+            live.stream = stream.cloned();
+            live.inherited = taken.owners.to_vec();
+        }
+        self.counters.peak_in_use = self.counters.peak_in_use.max(self.space.in_use());
+        taken.addr
+    }
+
+    /// Notes what completed and makes memory idle.
+    fn complete(&mut self, fences: &[Arc<Fence>], all: bool) {
+        let budget = if all { usize::MAX } else { SETTLE_BUDGET };
+        let Self { order, space, .. } = self;
+        order.complete(fences, space, budget);
+    }
+
+    /// The figures that explain a refusal.
+    fn out_of_memory(&self, place: Place, requested: usize, capacity: Capacity) -> Error {
+        let stats = self.space.stats();
+        Error::OutOfMemory(Box::new(OutOfMemory {
+            place,
+            requested,
+            in_use: stats.in_use,
+            reserved: stats.reserved,
+            idle: stats.idle,
+            pending: stats.pending,
+            largest_idle: stats.largest_idle,
+            device_free: capacity.free,
+            limit: self.config.limit,
+            capacity: capacity.total,
+        }))
+    }
+}
+
+fn free_error(address: usize, error: FreeError) -> Error {
+    match error {
+        FreeError::AlreadyFree => Error::DoubleFree { ptr: address },
+        FreeError::Interior { start, len } => Error::unknown(
+            address,
+            format!("it lies inside the live block of {len} bytes at {start:#x}; free its start"),
+        ),
+        FreeError::Foreign => Error::unknown(address, "it belongs to no segment of this pool"),
+        FreeError::Owner(error) => Error::unknown(address, error.to_string()),
+    }
+}

@@ -1,0 +1,547 @@
+//! The two async modes: blocks of `cudaMallocAsync` and of a `cudaMemPool_t` that the manager owns.
+//!
+//! The driver keeps the memory and orders its reuse. What is added here: which blocks are live and how they were made;
+//! a free that follows every stream that used the block; allocation and free without a stream, on two internal streams
+//! (one that allocates and never waits, one that frees and waits for whatever it must).
+
+use super::{
+    BlockRange, FreeOn, LiveRange, Use, add_use, segment::internal_stream, uses::check_inside,
+};
+use crate::{
+    cuda::{self, PoolAttr, RawPool},
+    device::on_device,
+    error::{Error, OutOfMemory, Place, Result},
+    event::Fence,
+    mode::DeviceAllocatorMode,
+    stats::{NativePoolUsage, PoolStats},
+    stream::{Handle, Stream, StreamCore, handle_of},
+    sync::lock,
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, OnceLock},
+};
+
+/// Which of the two families made a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Family {
+    /// `cudaMallocAsync` on the device's current pool.
+    Current,
+    /// `cudaMallocFromPoolAsync` on the manager's pool.
+    Own,
+}
+
+impl Family {
+    /// The family that serves a mode.
+    pub fn of(mode: DeviceAllocatorMode) -> Option<Self> {
+        match mode {
+            DeviceAllocatorMode::BestFitPool => None,
+            DeviceAllocatorMode::AsyncStreamOrdered => Some(Family::Current),
+            DeviceAllocatorMode::CudaAsyncPool => Some(Family::Own),
+        }
+    }
+}
+
+/// A live block.
+#[derive(Debug)]
+struct Block {
+    requested: usize,
+    raw: bool,
+    family: Family,
+    /// The stream that it was allocated on; none where the host has waited for the allocation.
+    stream: Option<Arc<StreamCore>>,
+    uses: Vec<Use>,
+    followers: Vec<u64>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    blocks: BTreeMap<usize, Block>,
+    stats: [PoolStats; 2],
+    /// Blocks whose free could not be submitted where it was asked for (in a host function): the next call does it.
+    parked: Vec<(usize, Vec<Arc<Fence>>)>,
+}
+
+/// The async modes of one device.
+#[derive(Debug)]
+pub(crate) struct Native {
+    device: i32,
+    state: Mutex<State>,
+    own: OnceLock<RawPool>,
+    /// How much the own pool keeps when memory is released, in bytes.
+    keep: Mutex<usize>,
+    allocating: OnceLock<Stream>,
+    freeing: OnceLock<Stream>,
+}
+
+impl Native {
+    /// No blocks; makes no CUDA call.
+    pub fn new(device: i32, keep: usize) -> Self {
+        Self {
+            device,
+            state: Mutex::default(),
+            own: OnceLock::new(),
+            keep: Mutex::new(keep),
+            allocating: OnceLock::new(),
+            freeing: OnceLock::new(),
+        }
+    }
+
+    /// Sets what the own pool keeps when memory is released; 0 means everything.
+    pub fn set_keep(&self, bytes: usize) {
+        *lock(&self.keep) = bytes;
+    }
+
+    /// Whether any block was ever allocated here.
+    pub fn is_used(&self) -> bool {
+        self.is_initialized()
+            || lock(&self.state)
+                .stats
+                .iter()
+                .any(|stats| stats.allocations > 0)
+    }
+
+    /// Whether the own pool exists.
+    pub fn is_initialized(&self) -> bool {
+        self.own.get().is_some()
+    }
+
+    fn own_pool(&self) -> Result<RawPool> {
+        if let Some(pool) = self.own.get() {
+            return Ok(*pool);
+        }
+        let keep = *lock(&self.keep);
+        let pool = on_device(self.device, || {
+            let pool = cuda::mem_pool_create(self.device)?;
+            let threshold = if keep == 0 { u64::MAX } else { keep as u64 };
+            // SAFETY: the pool was just made.
+            if let Err(error) = unsafe {
+                cuda::mem_pool_set(pool, PoolAttr::cudaMemPoolAttrReleaseThreshold, threshold)
+            } {
+                // SAFETY: the pool was just made and nobody else knows it.
+                let _ = unsafe { cuda::mem_pool_destroy(pool) };
+                return Err(error);
+            }
+            Ok(pool)
+        })?;
+        if self.own.set(pool).is_err() {
+            // SAFETY: another thread was faster; nobody knows this pool.
+            let _ = unsafe { cuda::mem_pool_destroy(pool) };
+        }
+        self.own.get().copied().ok_or_else(|| Error::Unsupported {
+            reason: "no memory pool could be made".into(),
+        })
+    }
+
+    fn pool_of(&self, family: Family) -> Result<RawPool> {
+        match family {
+            Family::Current => on_device(self.device, || cuda::device_mem_pool(self.device)),
+            Family::Own => self.own_pool(),
+        }
+    }
+
+    fn submit_allocation(&self, family: Family, size: usize, handle: &Handle) -> Result<usize> {
+        match family {
+            // SAFETY: the handle is alive.
+            Family::Current => unsafe { cuda::malloc_async(size, handle.raw()) },
+            Family::Own => {
+                let pool = self.own_pool()?;
+                // SAFETY: pool and handle are alive; the pool is destroyed by `shutdown` only, without live blocks.
+                unsafe { cuda::malloc_from_pool_async(size, pool, handle.raw()) }
+            }
+        }
+    }
+
+    /// A block of `size` bytes: usable by work submitted to the stream from now on; without a stream, by anybody at once
+    /// (the host waits for the allocation).
+    pub fn allocate(
+        &self,
+        family: Family,
+        size: usize,
+        on: Option<&Handle>,
+        raw: bool,
+    ) -> Result<usize> {
+        self.free_parked();
+        let result = match on {
+            Some(handle) => self.with_retry(family, size, handle),
+            None => internal_stream(&self.allocating, self.device).and_then(|stream| {
+                let handle = handle_of(stream);
+                let address = self.with_retry(family, size, handle)?;
+                if let Err(error) = Fence::record(handle).and_then(|fence| fence.wait_on_host()) {
+                    // SAFETY: the block was just made on this stream and nobody else knows it.
+                    let _ = unsafe { cuda::free_async(address, handle.raw()) };
+                    return Err(error);
+                }
+                Ok(address)
+            }),
+        };
+        // Only its own thread can record on a per-thread stream: the point of the allocation is recorded now.
+        let mut uses = Vec::new();
+        let stream = match on.filter(|_| result.is_ok()) {
+            Some(handle) if handle.core().is_per_thread() => {
+                uses.push(Use {
+                    fence: Fence::after_work(handle).0,
+                    writes: true,
+                });
+                None
+            }
+            other => other.map(|handle| handle.core().clone()),
+        };
+        let mut state = lock(&self.state);
+        let stats = &mut state.stats[family as usize];
+        let address = result.inspect_err(|_| stats.failures += 1)?;
+        stats.allocations += 1;
+        stats.in_use += size;
+        stats.live_blocks += 1;
+        stats.peak_in_use = stats.peak_in_use.max(stats.in_use);
+        state.blocks.insert(
+            address,
+            Block {
+                requested: size,
+                raw,
+                family,
+                stream,
+                uses,
+                followers: Vec::new(),
+            },
+        );
+        Ok(address)
+    }
+
+    /// Allocates; out of memory is final only after pending frees have been seen, idle memory has gone back, and one
+    /// more try.
+    fn with_retry(&self, family: Family, size: usize, handle: &Handle) -> Result<usize> {
+        match self.submit_allocation(family, size, handle) {
+            Err(Error::Cuda {
+                code: cuda::OUT_OF_MEMORY,
+                ..
+            }) => {}
+            other => return other,
+        }
+        if on_device(self.device, cuda::mem_get_info)?.1 < size {
+            return Err(self.refusal(family, size));
+        }
+        if let Some(stream) = self.freeing.get() {
+            stream.synchronize()?;
+        }
+        handle.synchronize()?;
+        self.trim(family)?;
+        match self.submit_allocation(family, size, handle) {
+            Err(Error::Cuda {
+                code: cuda::OUT_OF_MEMORY,
+                ..
+            }) => Err(self.refusal(family, size)),
+            other => other,
+        }
+    }
+
+    fn refusal(&self, family: Family, size: usize) -> Error {
+        let usage = self.usage(family).unwrap_or_default();
+        let (free, total) = on_device(self.device, cuda::mem_get_info).unwrap_or((0, usize::MAX));
+        Error::OutOfMemory(Box::new(OutOfMemory {
+            place: Place::Device(self.device),
+            requested: size,
+            in_use: usage.used,
+            reserved: usage.reserved,
+            idle: usage.reserved.saturating_sub(usage.used),
+            pending: 0,
+            largest_idle: 0,
+            device_free: Some(free),
+            limit: None,
+            capacity: total,
+        }))
+    }
+
+    /// Frees a block in stream order; never waits on the host.
+    ///
+    /// `None`: no live block contains the address.
+    pub fn free(&self, address: usize, on: FreeOn<'_>) -> Result<Option<()>> {
+        let block = {
+            let mut state = lock(&self.state);
+            let Some(block) = state.blocks.remove(&address) else {
+                return match containing(&state, address) {
+                    Some((start, block)) => Err(Error::unknown(
+                        address,
+                        format!(
+                            "it lies inside the live block of {} bytes at {start:#x}; free its start",
+                            block.requested
+                        ),
+                    )),
+                    None => Ok(None),
+                };
+            };
+            let stats = &mut state.stats[block.family as usize];
+            stats.in_use = stats.in_use.saturating_sub(block.requested);
+            stats.live_blocks = stats.live_blocks.saturating_sub(1);
+            stats.frees += 1;
+            block
+        };
+        self.free_parked();
+        self.submit_free(address, &block, on).map(Some)
+    }
+
+    fn submit_free(&self, address: usize, block: &Block, on: FreeOn<'_>) -> Result<()> {
+        let upgraded;
+        let handle = match on {
+            FreeOn::Recorded => None,
+            FreeOn::Stream(handle) => Some(handle),
+            FreeOn::Allocating => {
+                upgraded = block.stream.as_ref().and_then(StreamCore::upgrade);
+                upgraded.as_ref()
+            }
+        };
+        let uses: Vec<Arc<Fence>> = block
+            .uses
+            .iter()
+            .map(|used| used.fence.clone())
+            .filter(|fence| !fence.is_done())
+            .collect();
+        // The stream itself, if nobody else has anything to do with the block.
+        if let Some(handle) = handle {
+            let mine = |core: &Arc<StreamCore>| Arc::ptr_eq(core, handle.core());
+            if block.stream.as_ref().is_none_or(mine) && uses.iter().all(|fence| mine(fence.core()))
+            {
+                // SAFETY: the block was live and is out of the books; the handle is alive; the caller says that its other
+                // work comes before in this stream.
+                return self.finish_free(address, uses, unsafe {
+                    cuda::free_async(address, handle.raw())
+                });
+            }
+        }
+        // Otherwise an internal stream waits for everybody and frees; no stream of the user's waits.
+        let mut marks = uses;
+        if let Some(handle) = handle {
+            marks.push(Fence::record(handle)?);
+        }
+        let allocated_elsewhere = block
+            .stream
+            .as_ref()
+            .filter(|core| !handle.is_some_and(|handle| Arc::ptr_eq(handle.core(), core)));
+        if let Some(core) = allocated_elsewhere {
+            // The allocation itself is a point of its stream that the free must follow.
+            let fence = Fence::open(core.clone());
+            fence.close()?;
+            marks.push(fence);
+        }
+        let result = self.free_behind(address, &marks);
+        self.finish_free(address, marks, result)
+    }
+
+    fn free_behind(&self, address: usize, marks: &[Arc<Fence>]) -> Result<()> {
+        let stream = internal_stream(&self.freeing, self.device)?;
+        let handle = handle_of(stream);
+        marks
+            .iter()
+            .try_for_each(|mark| mark.wait_on_stream(handle))?;
+        // SAFETY: the block is out of the books and the stream waits for everything that may touch it.
+        unsafe { cuda::free_async(address, handle.raw()) }
+    }
+
+    /// A free that CUDA does not permit here (in a host function) is left to the next call. After any other failure the
+    /// block's state is unknown: it stays out of use.
+    fn finish_free(
+        &self,
+        address: usize,
+        marks: Vec<Arc<Fence>>,
+        result: Result<()>,
+    ) -> Result<()> {
+        match result {
+            Err(Error::Cuda {
+                code: cuda::NOT_PERMITTED,
+                ..
+            }) => {
+                lock(&self.state).parked.push((address, marks));
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn free_parked(&self) {
+        let parked = {
+            let mut state = lock(&self.state);
+            if state.parked.is_empty() {
+                return;
+            }
+            std::mem::take(&mut state.parked)
+        };
+        for (address, marks) in parked {
+            let result = self.free_behind(address, &marks);
+            if let Err(error) = self.finish_free(address, marks, result) {
+                tracing::warn!(%error, "a parked block could not be freed");
+            }
+        }
+    }
+
+    /// Whether a live block contains the address.
+    pub fn contains(&self, address: usize) -> bool {
+        containing(&lock(&self.state), address).is_some()
+    }
+
+    /// As [`super::Pool::locate`].
+    pub fn locate(&self, address: usize, size: usize) -> Result<Option<BlockRange>> {
+        let state = lock(&self.state);
+        let Some((start, block)) = containing(&state, address) else {
+            return Ok(None);
+        };
+        check_inside(address, size, start, block.requested)?;
+        Ok(Some(BlockRange { start }))
+    }
+
+    /// As [`super::Pool::add_use`].
+    pub fn add_use(&self, range: BlockRange, fence: &Arc<Fence>, writes: bool) {
+        if let Some(block) = lock(&self.state).blocks.get_mut(&range.start) {
+            add_use(
+                &mut block.uses,
+                Use {
+                    fence: fence.clone(),
+                    writes,
+                },
+            );
+        }
+    }
+
+    /// As [`super::Pool::uses`].
+    pub fn uses(&self, range: BlockRange, only_writes: bool) -> Vec<Arc<Fence>> {
+        lock(&self.state)
+            .blocks
+            .get(&range.start)
+            .map_or_else(Vec::new, |block| {
+                block
+                    .uses
+                    .iter()
+                    .filter(|used| (used.writes || !only_writes) && !used.fence.is_done())
+                    .map(|used| used.fence.clone())
+                    .collect()
+            })
+    }
+
+    /// As [`super::Pool::before_use`]: another stream than the allocating one must follow the allocation.
+    pub fn before_use(&self, range: BlockRange, handle: &Handle, writes: bool) -> Vec<Arc<Fence>> {
+        let mut fences = self.uses(range, !writes);
+        fences.retain(|fence| !Arc::ptr_eq(fence.core(), handle.core()));
+        let state = lock(&self.state);
+        if let Some(block) = state.blocks.get(&range.start)
+            && let Some(core) = &block.stream
+            && !Arc::ptr_eq(core, handle.core())
+            && !block.followers.contains(&handle.core().uid)
+        {
+            fences.push(Fence::open(core.clone()));
+        }
+        fences
+    }
+
+    /// As [`super::Pool::follows`].
+    pub fn follows(&self, range: BlockRange, handle: &Handle) {
+        if let Some(block) = lock(&self.state).blocks.get_mut(&range.start)
+            && !block.followers.contains(&handle.core().uid)
+        {
+            block.followers.push(handle.core().uid);
+        }
+    }
+
+    /// Every live block.
+    pub fn live_blocks(&self) -> Vec<LiveRange> {
+        let state = lock(&self.state);
+        state
+            .blocks
+            .iter()
+            .map(|(start, block)| LiveRange {
+                start: *start,
+                len: block.requested,
+                raw: block.raw,
+            })
+            .collect()
+    }
+
+    /// As [`super::Pool::live`].
+    pub fn live(&self, address: usize) -> Option<(usize, Option<u64>)> {
+        let state = lock(&self.state);
+        let block = state.blocks.get(&address)?;
+        Some((block.requested, block.stream.as_ref().map(|core| core.id())))
+    }
+
+    /// The figures of one family.
+    pub fn stats(&self, family: Family) -> PoolStats {
+        lock(&self.state).stats[family as usize]
+    }
+
+    /// Sets the peaks to what is the case now, also in the driver's pool if `family` owns one.
+    pub fn reset_peak(&self) {
+        for stats in &mut lock(&self.state).stats {
+            stats.peak_in_use = stats.in_use;
+        }
+    }
+
+    /// What the driver holds.
+    pub fn usage(&self, family: Family) -> Result<NativePoolUsage> {
+        let pool = self.pool_of(family)?;
+        // SAFETY: the device's pool lives as long as the device, the own one as long as this manager is not shut down.
+        let get =
+            |attribute| unsafe { cuda::mem_pool_get(pool, attribute) }.map(|value| value as usize);
+        Ok(NativePoolUsage {
+            used: get(PoolAttr::cudaMemPoolAttrUsedMemCurrent)?,
+            used_high: get(PoolAttr::cudaMemPoolAttrUsedMemHigh)?,
+            reserved: get(PoolAttr::cudaMemPoolAttrReservedMemCurrent)?,
+            reserved_high: get(PoolAttr::cudaMemPoolAttrReservedMemHigh)?,
+        })
+    }
+
+    /// Gives the family's idle memory back to the device; the bytes.
+    pub fn trim(&self, family: Family) -> Result<usize> {
+        if family == Family::Own && !self.is_initialized() {
+            return Ok(0);
+        }
+        let before = self.usage(family)?.reserved;
+        let pool = self.pool_of(family)?;
+        // SAFETY: as in `usage`.
+        unsafe { cuda::mem_pool_trim(pool, 0)? };
+        Ok(before.saturating_sub(self.usage(family)?.reserved))
+    }
+
+    /// Waits for frees in flight on the internal streams and gives back what is idle in the own pool, and in the
+    /// device's pool if this manager used it.
+    pub fn shutdown(&self) -> Result<usize> {
+        self.free_parked();
+        for stream in [&self.freeing, &self.allocating]
+            .into_iter()
+            .filter_map(OnceLock::get)
+        {
+            stream.synchronize()?;
+        }
+        let mut released = self.trim(Family::Own)?;
+        if lock(&self.state).stats[Family::Current as usize].allocations > 0 {
+            released += self.trim(Family::Current)?;
+        }
+        if let (Some(pool), threshold) = (self.own.get(), *lock(&self.keep)) {
+            let threshold = if threshold == 0 {
+                u64::MAX
+            } else {
+                threshold as u64
+            };
+            // SAFETY: as in `usage`.
+            unsafe {
+                cuda::mem_pool_set(*pool, PoolAttr::cudaMemPoolAttrReleaseThreshold, threshold)?
+            };
+        }
+        Ok(released)
+    }
+}
+
+impl Drop for Native {
+    fn drop(&mut self) {
+        // A pool with live blocks or frees in flight stays until they are gone, says CUDA; memory of a manager that is
+        // dropped has no user.
+        if let Some(pool) = self.own.get() {
+            // SAFETY: this was the last user of the pool.
+            if let Err(error) = unsafe { cuda::mem_pool_destroy(*pool) } {
+                tracing::debug!(%error, "a memory pool could not be destroyed");
+            }
+        }
+    }
+}
+
+fn containing(state: &State, address: usize) -> Option<(usize, &Block)> {
+    let (start, block) = state.blocks.range(..=address).next_back()?;
+    (address - start < block.requested).then_some((*start, block))
+}

@@ -1,0 +1,599 @@
+//! Marks and epochs: who may reuse free memory, and when.
+//!
+//! A free span carries an owner: a set of marks, each a [`Fence`] (a point in a stream's order). Usually that is one
+//! mark, the *epoch* of the stream that freed it: a run of frees that share one event. An epoch stays open, and costs no
+//! CUDA call, until somebody else wants its memory. Whoever takes a span keeps its marks with the block until they are
+//! known to be complete; a later free adds to them and never replaces them, unless the freeing stream is known to follow
+//! them.
+//!
+//! This module makes no CUDA call: it hands out fences that its caller closes, queries and waits for, outside its lock.
+
+use super::best_fit::{ClassId, Owner, OwnerId, Space};
+use crate::{event::Fence, stream::StreamCore};
+use rustc_hash::FxHashMap;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+/// The class of spans whose marks lie on several streams: nobody may use them without a wait.
+pub(crate) const SHARED: ClassId = ClassId(1);
+/// How many spans change their owner in one call on the hot path.
+pub(crate) const SETTLE_BUDGET: usize = 64;
+/// How many fences of one stream are looked at in one call.
+const QUERIES_PER_STREAM: usize = 8;
+
+/// A recorded use of a live block.
+#[derive(Debug, Clone)]
+pub(crate) struct Use {
+    pub fence: Arc<Fence>,
+    /// Whether the use may write the block.
+    pub writes: bool,
+}
+
+/// What a pool keeps with a live block.
+#[derive(Debug, Default)]
+pub(crate) struct Live {
+    /// What was asked for, in bytes.
+    pub requested: usize,
+    /// Whether it was handed out as a raw pointer.
+    pub raw: bool,
+    /// The stream that the block was allocated on.
+    pub stream: Option<Arc<StreamCore>>,
+    /// The owners of the memory that the block was made of. `stream` follows all their marks.
+    pub inherited: Vec<OwnerId>,
+    /// Copies and other uses that were recorded.
+    pub uses: Vec<Use>,
+    /// Streams that have been made to wait for `inherited`, by uid.
+    pub followers: Vec<u64>,
+}
+
+/// Adds a use to a list; those that it covers go, so that a block that is copied for ever keeps a short list.
+pub(crate) fn add_use(uses: &mut Vec<Use>, new: Use) {
+    uses.retain(|old| {
+        let needless =
+            old.fence.is_done() || (new.fence.covers(&old.fence) && (new.writes || !old.writes));
+        !needless
+    });
+    uses.push(new);
+}
+
+/// An owner: the marks that must complete, and what still refers to it.
+#[derive(Debug)]
+struct Entry {
+    marks: Vec<Arc<Fence>>,
+    /// How many marks are not known to be complete.
+    pending: usize,
+    /// Live blocks that inherited it.
+    holders: u32,
+    class: ClassId,
+    key: Box<[u64]>,
+}
+
+/// A stream, as a pool sees it.
+#[derive(Debug)]
+struct Slot {
+    core: Arc<StreamCore>,
+    class: ClassId,
+    epoch: Option<(Arc<Fence>, OwnerId)>,
+    /// Another stream has missed: close the epoch at this stream's next call.
+    close_wanted: bool,
+}
+
+/// A fence that owners wait for.
+#[derive(Debug)]
+struct Watch {
+    fence: Arc<Fence>,
+    owners: Vec<OwnerId>,
+}
+
+/// All owners, epochs and marks of one pool.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    entries: Vec<Option<Entry>>,
+    vacant: Vec<u32>,
+    by_marks: FxHashMap<Box<[u64]>, OwnerId>,
+    slots: FxHashMap<u64, Slot>,
+    next_class: u32,
+    vacant_classes: Vec<ClassId>,
+    watches: FxHashMap<u64, Watch>,
+    /// Closed fences by stream and time, to be queried from the oldest on.
+    queues: BTreeMap<u64, BTreeMap<(u64, u64), Arc<Fence>>>,
+    /// Owners whose marks are complete and whose spans are being made idle.
+    settling: VecDeque<OwnerId>,
+}
+
+impl Order {
+    fn entry(&self, id: OwnerId) -> Option<&Entry> {
+        self.entries.get(id.0 as usize)?.as_ref()
+    }
+
+    fn entry_mut(&mut self, id: OwnerId) -> Option<&mut Entry> {
+        self.entries.get_mut(id.0 as usize)?.as_mut()
+    }
+
+    /// The class of spans that the stream may use at once, beside the idle ones.
+    pub fn class_of(&self, core: &StreamCore) -> Option<ClassId> {
+        self.slots.get(&core.uid).map(|slot| slot.class)
+    }
+
+    /// Whether everything that the owner stands for is known to be complete.
+    fn is_complete(&self, id: OwnerId) -> bool {
+        id == OwnerId::IDLE || self.entry(id).is_none_or(|entry| entry.pending == 0)
+    }
+
+    fn slot(&mut self, core: &Arc<StreamCore>) -> &mut Slot {
+        let Self {
+            slots,
+            vacant_classes,
+            next_class,
+            ..
+        } = self;
+        slots.entry(core.uid).or_insert_with(|| {
+            let class = vacant_classes.pop().unwrap_or_else(|| {
+                // 0 is idle and 1 shared.
+                *next_class = (*next_class).max(SHARED.0) + 1;
+                ClassId(*next_class)
+            });
+            Slot {
+                core: core.clone(),
+                class,
+                epoch: None,
+                close_wanted: false,
+            }
+        })
+    }
+
+    fn new_owner(&mut self, marks: Vec<Arc<Fence>>, class: ClassId) -> OwnerId {
+        let key: Box<[u64]> = marks.iter().map(|mark| mark.uid).collect();
+        let number = self.vacant.pop().unwrap_or_else(|| {
+            if self.entries.is_empty() {
+                self.entries.push(None); // 0 is the idle owner.
+            }
+            self.entries.push(None);
+            (self.entries.len() - 1) as u32
+        });
+        let id = OwnerId(number);
+        for mark in &marks {
+            self.watches
+                .entry(mark.uid)
+                .or_insert_with(|| Watch {
+                    fence: mark.clone(),
+                    owners: Vec::new(),
+                })
+                .owners
+                .push(id);
+            if mark.is_closed() {
+                self.enqueue(mark);
+            }
+        }
+        self.by_marks.insert(key.clone(), id);
+        let pending = marks.len();
+        if let Some(place) = self.entries.get_mut(number as usize) {
+            *place = Some(Entry {
+                marks,
+                pending,
+                holders: 0,
+                class,
+                key,
+            });
+        }
+        id
+    }
+
+    /// Puts a closed fence where [`Order::candidates`] finds it, if anybody waits for it.
+    pub fn enqueue(&mut self, fence: &Arc<Fence>) {
+        if !self.watches.contains_key(&fence.uid) {
+            return;
+        }
+        self.queues
+            .entry(fence.core().uid)
+            .or_default()
+            .insert((fence.begun(), fence.uid), fence.clone());
+    }
+
+    /// The owner of what a stream frees now: its open epoch.
+    pub fn epoch(&mut self, core: &Arc<StreamCore>) -> Owner {
+        let slot = self.slot(core);
+        let class = slot.class;
+        if let Some((_, id)) = &slot.epoch {
+            return Owner::new(*id, class);
+        }
+        let fence = Fence::open(core.clone());
+        let id = self.new_owner(vec![fence.clone()], class);
+        if let Some(slot) = self.slots.get_mut(&core.uid) {
+            slot.epoch = Some((fence, id));
+        }
+        Owner::new(id, class)
+    }
+
+    /// An epoch of its own for one free on a per-thread stream, which only its own thread can record: the fence is to be
+    /// closed at once.
+    pub fn single(&mut self, core: &Arc<StreamCore>) -> (Owner, Arc<Fence>) {
+        let class = self.slot(core).class;
+        let fence = Fence::open(core.clone());
+        let id = self.new_owner(vec![fence.clone()], class);
+        (Owner::new(id, class), fence)
+    }
+
+    /// The owner that stands for a set of marks.
+    pub fn owner_of(&mut self, mut marks: Vec<Arc<Fence>>) -> Owner {
+        marks.retain(|mark| !mark.is_done());
+        marks.sort_unstable_by_key(|mark| mark.uid);
+        marks.dedup_by_key(|mark| mark.uid);
+        let Some(first) = marks.first() else {
+            return Owner::IDLE;
+        };
+        let key: Box<[u64]> = marks.iter().map(|mark| mark.uid).collect();
+        if let Some(id) = self.by_marks.get(&key) {
+            return Owner::new(*id, self.entry(*id).map_or(SHARED, |entry| entry.class));
+        }
+        let core = first.core().clone();
+        let class = if marks.iter().all(|mark| Arc::ptr_eq(mark.core(), &core)) {
+            self.slot(&core).class
+        } else {
+            SHARED
+        };
+        Owner::new(self.new_owner(marks, class), class)
+    }
+
+    /// The owner of a block that is freed.
+    ///
+    /// `on` is the stream in whose order it is freed; `None` where the caller says that only recorded uses touch it.
+    pub fn owner_for_free(
+        &mut self,
+        live: &Live,
+        on: Option<&Arc<StreamCore>>,
+    ) -> (Owner, Option<Arc<Fence>>) {
+        let follows = |core: &Arc<StreamCore>| on.is_some_and(|on| Arc::ptr_eq(on, core));
+        let mut marks: Vec<Arc<Fence>> = Vec::new();
+        // A stream follows its own marks, and those that the block was taken under if it was taken for this stream.
+        if !live.stream.as_ref().is_some_and(follows) {
+            let class = on.and_then(|core| self.class_of(core));
+            for id in &live.inherited {
+                if let Some(entry) = self.entry(*id)
+                    && Some(entry.class) != class
+                {
+                    marks.extend(
+                        entry
+                            .marks
+                            .iter()
+                            .filter(|mark| !mark.is_done() && !follows(mark.core()))
+                            .cloned(),
+                    );
+                }
+            }
+        }
+        marks.extend(
+            live.uses
+                .iter()
+                .map(|used| &used.fence)
+                .filter(|mark| !mark.is_done() && !follows(mark.core()))
+                .cloned(),
+        );
+        match on {
+            None => (self.owner_of(marks), None),
+            Some(core) if core.is_per_thread() => {
+                let (owner, fence) = self.single(core);
+                if marks.is_empty() {
+                    return (owner, Some(fence));
+                }
+                marks.push(fence.clone());
+                (self.owner_of(marks), Some(fence))
+            }
+            Some(core) => {
+                let epoch = self.epoch(core);
+                if marks.is_empty() {
+                    return (epoch, None);
+                }
+                marks.extend(
+                    self.entry(epoch.id)
+                        .map(|entry| entry.marks.clone())
+                        .unwrap_or_default(),
+                );
+                (self.owner_of(marks), None)
+            }
+        }
+    }
+
+    /// A live block was made of memory of these owners.
+    pub fn hold(&mut self, owners: &[OwnerId]) {
+        for id in owners {
+            if let Some(entry) = self.entry_mut(*id) {
+                entry.holders = entry.holders.saturating_add(1);
+            }
+        }
+    }
+
+    /// A live block refers to these owners no longer.
+    pub fn release(&mut self, owners: &[OwnerId], space: &Space<Live>) {
+        for id in owners {
+            if let Some(entry) = self.entry_mut(*id) {
+                entry.holders = entry.holders.saturating_sub(1);
+            }
+            self.recycle(*id, space);
+        }
+    }
+
+    /// Forgets an owner that nothing refers to any more.
+    pub fn recycle(&mut self, id: OwnerId, space: &Space<Live>) {
+        let Some(entry) = self.entry(id) else { return };
+        if entry.holders > 0 || space.spans_of(id) > 0 {
+            return;
+        }
+        // The open epoch of a stream in use stays: its next free would only make it again.
+        if let [mark] = entry.marks.as_slice()
+            && self
+                .slots
+                .get(&mark.core().uid)
+                .and_then(|slot| slot.epoch.as_ref())
+                .is_some_and(|(fence, _)| fence.uid == mark.uid)
+            && !mark.core().is_retired()
+        {
+            return;
+        }
+        let Some(entry) = self.entries.get_mut(id.0 as usize).and_then(Option::take) else {
+            return;
+        };
+        if self.by_marks.get(&entry.key) == Some(&id) {
+            self.by_marks.remove(&entry.key);
+        }
+        for mark in &entry.marks {
+            if let Some(watch) = self.watches.get_mut(&mark.uid) {
+                watch.owners.retain(|owner| *owner != id);
+                if watch.owners.is_empty() {
+                    self.forget(mark);
+                }
+            }
+        }
+        self.vacant.push(id.0);
+    }
+
+    /// Nobody waits for the fence any more.
+    fn forget(&mut self, fence: &Fence) {
+        self.watches.remove(&fence.uid);
+        let uid = fence.core().uid;
+        if let Some(queue) = self.queues.get_mut(&uid) {
+            queue.remove(&(fence.begun(), fence.uid));
+            if queue.is_empty() {
+                self.queues.remove(&uid);
+            }
+        }
+        if let Some(slot) = self.slots.get_mut(&uid)
+            && slot
+                .epoch
+                .as_ref()
+                .is_some_and(|(epoch, _)| epoch.uid == fence.uid)
+        {
+            slot.epoch = None;
+        }
+    }
+
+    /// A request of `by` (a stream's uid) found nothing: all others close their epochs at their next call.
+    pub fn want_closed(&mut self, by: Option<u64>) {
+        for (uid, slot) in &mut self.slots {
+            if Some(*uid) != by && slot.epoch.is_some() {
+                slot.close_wanted = true;
+            }
+        }
+    }
+
+    /// The epoch that the stream should close now, if others have asked for it. Later frees start a new one.
+    pub fn epoch_to_close(&mut self, core: &StreamCore) -> Option<Arc<Fence>> {
+        let slot = self.slots.get_mut(&core.uid)?;
+        if !slot.close_wanted {
+            return None;
+        }
+        slot.close_wanted = false;
+        slot.epoch.take().map(|(fence, _)| fence)
+    }
+
+    /// Detaches an epoch from its stream before somebody closes it: no later free may join.
+    fn detach(&mut self, fence: &Fence) {
+        if let Some(slot) = self.slots.get_mut(&fence.core().uid)
+            && slot
+                .epoch
+                .as_ref()
+                .is_some_and(|(epoch, _)| epoch.uid == fence.uid)
+        {
+            slot.epoch = None;
+            slot.close_wanted = false;
+        }
+    }
+
+    /// All marks of these owners that are not complete and not on the stream `besides`, ready to be waited for.
+    pub fn marks_of(
+        &mut self,
+        owners: &[OwnerId],
+        besides: Option<&Arc<StreamCore>>,
+    ) -> Vec<Arc<Fence>> {
+        let mut marks: Vec<Arc<Fence>> = owners
+            .iter()
+            .filter_map(|id| self.entry(*id))
+            .flat_map(|entry| entry.marks.iter())
+            .filter(|mark| {
+                !mark.is_done() && !besides.is_some_and(|core| Arc::ptr_eq(core, mark.core()))
+            })
+            .cloned()
+            .collect();
+        marks.sort_unstable_by_key(|mark| mark.uid);
+        marks.dedup_by_key(|mark| mark.uid);
+        for mark in &marks {
+            self.detach(mark);
+        }
+        marks
+    }
+
+    /// How costly it is to wait for an owner: streams to wait for, open epochs counting more. `None`: no proof of
+    /// completion will come.
+    pub fn rank(&self, id: OwnerId, by: Option<&Arc<StreamCore>>) -> Option<u32> {
+        let Some(entry) = self.entry(id) else {
+            return Some(0);
+        };
+        let mut rank = 0u32;
+        for mark in entry.marks.iter().filter(|mark| !mark.is_done()) {
+            if by.is_some_and(|core| Arc::ptr_eq(core, mark.core())) {
+                continue;
+            }
+            if mark.is_lost() {
+                return None;
+            }
+            rank = rank.saturating_add(if mark.is_closed() || mark.core().is_retired() {
+                1
+            } else {
+                1000
+            });
+        }
+        Some(rank)
+    }
+
+    /// Fences worth asking about: per stream the oldest closed ones, and the open epochs of streams that have ended.
+    pub fn candidates(&mut self, all: bool) -> Vec<Vec<Arc<Fence>>> {
+        let ended: Vec<Arc<Fence>> = self
+            .slots
+            .values_mut()
+            .filter(|slot| slot.core.is_retired())
+            .filter_map(|slot| slot.epoch.take().map(|(fence, _)| fence))
+            .collect();
+        for fence in &ended {
+            self.enqueue(fence);
+        }
+        let limit = if all { usize::MAX } else { QUERIES_PER_STREAM };
+        self.queues
+            .values()
+            .map(|queue| queue.values().take(limit).cloned().collect())
+            .collect()
+    }
+
+    /// Every fence that somebody waits for, open epochs included; for `shutdown`.
+    pub fn all_marks(&mut self) -> Vec<Arc<Fence>> {
+        let marks: Vec<Arc<Fence>> = self
+            .watches
+            .values()
+            .map(|watch| watch.fence.clone())
+            .collect();
+        for mark in &marks {
+            self.detach(mark);
+        }
+        marks
+    }
+
+    /// Notes fences that have completed; their owners' spans become idle, up to `budget` of them now.
+    pub fn complete<'a>(
+        &mut self,
+        fences: impl IntoIterator<Item = &'a Arc<Fence>>,
+        space: &mut Space<Live>,
+        budget: usize,
+    ) {
+        for fence in fences {
+            let Some(watch) = self.watches.get(&fence.uid) else {
+                continue;
+            };
+            let owners = watch.owners.clone();
+            self.forget(fence);
+            for id in owners {
+                let Some(entry) = self.entry_mut(id) else {
+                    continue;
+                };
+                entry.pending = entry.pending.saturating_sub(1);
+                if entry.pending == 0 {
+                    self.settling.push_back(id);
+                }
+            }
+        }
+        self.settle(space, budget);
+    }
+
+    /// Goes on making the spans of completed owners idle.
+    pub fn settle(&mut self, space: &mut Space<Live>, mut budget: usize) {
+        while budget > 0 {
+            let Some(id) = self.settling.front().copied() else {
+                return;
+            };
+            // A number that was recycled meanwhile belongs to somebody else.
+            if !self.is_complete(id) {
+                self.settling.pop_front();
+                continue;
+            }
+            let before = space.spans_of(id);
+            let finished = space.settle(id, budget);
+            budget = budget.saturating_sub(before.saturating_sub(space.spans_of(id)).max(1));
+            if finished {
+                self.settling.pop_front();
+                self.recycle(id, space);
+            }
+        }
+    }
+
+    /// Drops what streams that have ended left behind.
+    pub fn sweep(&mut self) {
+        let ended: Vec<(u64, ClassId)> = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| slot.core.is_retired() && slot.epoch.is_none())
+            .map(|(uid, slot)| (*uid, slot.class))
+            .collect();
+        if ended.is_empty() {
+            return;
+        }
+        let used: rustc_hash::FxHashSet<u32> = self
+            .entries
+            .iter()
+            .flatten()
+            .map(|entry| entry.class.0)
+            .collect();
+        for (uid, class) in ended {
+            if !used.contains(&class.0) {
+                self.slots.remove(&uid);
+                self.vacant_classes.push(class);
+            }
+        }
+    }
+
+    /// Verifies what this module keeps against the spans.
+    pub fn check(&self, space: &Space<Live>) -> Result<(), String> {
+        for (number, entry) in self.entries.iter().enumerate() {
+            let Some(entry) = entry else { continue };
+            let id = OwnerId(number as u32);
+            let holders = space
+                .live_blocks()
+                .filter(|live| live.data.inherited.contains(&id))
+                .count();
+            if holders != entry.holders as usize {
+                return Err(format!(
+                    "owner {number} has {} holders, {holders} blocks name it",
+                    entry.holders
+                ));
+            }
+            if let Some(class) = space.class_of(id)
+                && space.spans_of(id) > 0
+                && class != entry.class
+            {
+                return Err(format!(
+                    "owner {number} has class {:?}, its spans {class:?}",
+                    entry.class
+                ));
+            }
+            if entry.pending > 0
+                && !entry
+                    .marks
+                    .iter()
+                    .any(|mark| self.watches.contains_key(&mark.uid))
+            {
+                return Err(format!(
+                    "owner {number} waits for marks that nobody watches"
+                ));
+            }
+        }
+        for (uid, watch) in &self.watches {
+            if watch
+                .owners
+                .iter()
+                .any(|owner| self.entry(*owner).is_none())
+            {
+                return Err(format!("mark {uid} is watched for an owner that is gone"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,155 @@
+//! Where segments come from: `cudaMalloc` for devices, `cudaHostAlloc` for pinned memory.
+//!
+//! A segment is zeroed once when it is made, so that no buffer ever shows what another process left in memory.
+
+use crate::{
+    cuda,
+    device::on_device,
+    error::{Error, Place, Result},
+    stream::{Stream, handle_of},
+    sync::lock,
+};
+use std::sync::{Mutex, OnceLock};
+
+/// A source of segments. Its functions make CUDA calls: no lock may be held.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// `cudaMalloc` on one device. The stream, made when first needed, zeroes new segments.
+    Malloc {
+        /// The ordinal of the device.
+        device: i32,
+        /// Its stream for zeroing.
+        zeroing: OnceLock<Stream>,
+    },
+    /// `cudaHostAlloc`, portable.
+    Pinned,
+}
+
+impl Source {
+    /// Segments on a device.
+    pub fn malloc(device: i32) -> Self {
+        Source::Malloc {
+            device,
+            zeroing: OnceLock::new(),
+        }
+    }
+
+    /// Whose memory it is.
+    pub fn place(&self) -> Place {
+        match self {
+            Source::Malloc { device, .. } => Place::Device(*device),
+            Source::Pinned => Place::Pinned,
+        }
+    }
+
+    /// A zeroed segment of `len` bytes; its address.
+    pub fn create(&self, len: usize) -> Result<usize> {
+        match self {
+            Source::Malloc { device, zeroing } => on_device(*device, || {
+                let base = cuda::malloc(len)?;
+                let zeroed = internal_stream(zeroing, *device).and_then(|stream| {
+                    // SAFETY: the memory was just made and nobody else knows it; the stream is alive.
+                    unsafe { cuda::memset_async(base, 0, len, handle_of(stream).raw())? };
+                    stream.synchronize()
+                });
+                if let Err(error) = zeroed {
+                    // SAFETY: the memory was just made and nobody else knows it.
+                    let _ = unsafe { cuda::free(base) };
+                    return Err(error);
+                }
+                Ok(base)
+            }),
+            Source::Pinned => {
+                let base = cuda::host_alloc(len)?;
+                // SAFETY: the runtime just gave us `len` writable bytes that nobody else knows.
+                unsafe { std::ptr::write_bytes(cuda::pointer(base).cast::<u8>(), 0, len) };
+                Ok(base)
+            }
+        }
+    }
+
+    /// Gives a segment back. Both calls behind it wait for the device, as CUDA defines them.
+    ///
+    /// # Safety
+    /// `base` came from [`Source::create`] of this source, and nobody uses the memory afterwards.
+    pub unsafe fn destroy(&self, base: usize) -> Result<()> {
+        match self {
+            // SAFETY: as this function demands.
+            Source::Malloc { device, .. } => on_device(*device, || unsafe { cuda::free(base) }),
+            // SAFETY: as this function demands.
+            Source::Pinned => unsafe { cuda::free_host(base) },
+        }
+    }
+
+    /// The most that could ever be allocated, and what is free now, as far as is known: bytes.
+    pub fn capacity(&self) -> Result<Capacity> {
+        match self {
+            Source::Malloc { device, .. } => {
+                let (free, total) = on_device(*device, cuda::mem_get_info)?;
+                Ok(Capacity {
+                    total,
+                    free: Some(free),
+                })
+            }
+            Source::Pinned => {
+                // SAFETY: sysconf reads a number of the system.
+                let (pages, size) = unsafe {
+                    (
+                        libc::sysconf(libc::_SC_PHYS_PAGES),
+                        libc::sysconf(libc::_SC_PAGESIZE),
+                    )
+                };
+                let total = usize::try_from(pages)
+                    .ok()
+                    .zip(usize::try_from(size).ok())
+                    .and_then(|(p, s)| p.checked_mul(s));
+                Ok(Capacity {
+                    total: total.unwrap_or(usize::MAX),
+                    free: None,
+                })
+            }
+        }
+    }
+}
+
+/// Segments of pools that were dropped.
+static ORPHANS: Mutex<Vec<(Source, Vec<usize>)>> = Mutex::new(Vec::new());
+
+/// Leaves segments to the next call that may wait.
+pub(crate) fn orphan(source: Source, bases: Vec<usize>) {
+    lock(&ORPHANS).push((source, bases));
+}
+
+/// Gives back the segments of pools that were dropped.
+pub(crate) fn release_orphans() {
+    let orphans = std::mem::take(&mut *lock(&ORPHANS));
+    for (source, bases) in orphans {
+        for base in bases {
+            // SAFETY: the segment came from this source, its pool and every guard that held the pool are gone, and the
+            // functions behind `destroy` wait for work that is still running.
+            if let Err(error) = unsafe { source.destroy(base) } {
+                tracing::warn!(%error, "a segment of a dropped manager could not be given back");
+            }
+        }
+    }
+}
+
+/// How much memory a place has, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Capacity {
+    pub total: usize,
+    pub free: Option<usize>,
+}
+
+/// A stream of the manager's own on `device`, made when first needed.
+pub(crate) fn internal_stream(place: &OnceLock<Stream>, device: i32) -> Result<&Stream> {
+    if let Some(stream) = place.get() {
+        return Ok(stream);
+    }
+    let made = Stream::builder().device(device).build()?;
+    // Where another thread was faster, its stream is used and ours is destroyed.
+    let _ = place.set(made);
+    place.get().ok_or_else(|| Error::Unsupported {
+        reason: "no internal stream could be made".into(),
+    })
+}

@@ -1,0 +1,124 @@
+//! What touches live blocks: finding the block of an address range, recording uses, and what must be waited for.
+
+use super::{
+    Pool,
+    order::{Use, add_use},
+};
+use crate::{
+    error::{Error, Result},
+    event::Fence,
+    stream::Handle,
+    sync::lock,
+};
+use std::sync::Arc;
+
+/// A range that was found inside a live block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BlockRange {
+    /// The start of the block.
+    pub start: usize,
+}
+
+/// Checks that `size` bytes at `address` stay inside a block of `requested` bytes at `start`.
+pub(crate) fn check_inside(
+    address: usize,
+    size: usize,
+    start: usize,
+    requested: usize,
+) -> Result<()> {
+    let end = start.saturating_add(requested);
+    if address.checked_add(size).is_some_and(|last| last <= end) {
+        return Ok(());
+    }
+    Err(Error::range(format!(
+        "{size} bytes at {address:#x} run past the end of the block of {requested} bytes at {start:#x} ({} bytes are left there)",
+        end.saturating_sub(address)
+    )))
+}
+
+impl Pool {
+    /// The live block in which `size` bytes at `address` lie; `None` if the address belongs to no segment of the pool.
+    pub fn locate(&self, address: usize, size: usize) -> Result<Option<BlockRange>> {
+        let state = lock(&self.state);
+        match state.space.live_containing(address) {
+            Some(live) => {
+                check_inside(address, size, live.addr, live.data.requested)?;
+                Ok(Some(BlockRange { start: live.addr }))
+            }
+            None if state.space.segment_of(address).is_some() => Err(Error::unknown(
+                address,
+                "it lies in memory of the pool that is free",
+            )),
+            None => Ok(None),
+        }
+    }
+
+    /// Records a use of a live block.
+    pub fn add_use(&self, block: BlockRange, fence: &Arc<Fence>, writes: bool) {
+        if let Some(live) = lock(&self.state).space.data_mut(block.start) {
+            add_use(
+                &mut live.uses,
+                Use {
+                    fence: fence.clone(),
+                    writes,
+                },
+            );
+        }
+    }
+
+    /// The recorded uses that are not known to have finished: all, or those that write.
+    pub fn uses(&self, block: BlockRange, only_writes: bool) -> Vec<Arc<Fence>> {
+        let state = lock(&self.state);
+        let Some(live) = state.space.live(block.start) else {
+            return Vec::new();
+        };
+        live.data
+            .uses
+            .iter()
+            .filter(|used| (used.writes || !only_writes) && !used.fence.is_done())
+            .map(|used| used.fence.clone())
+            .collect()
+    }
+
+    /// What a stream must wait for before it uses a block: recorded uses of other streams, and, unless it is the stream
+    /// that the block was allocated on, the marks that the block's memory carries.
+    pub fn before_use(&self, block: BlockRange, handle: &Handle, writes: bool) -> Vec<Arc<Fence>> {
+        let mut fences = self.uses(block, !writes);
+        fences.retain(|fence| !Arc::ptr_eq(fence.core(), handle.core()));
+        let mut guard = lock(&self.state);
+        let state = &mut *guard;
+        if let Some(live) = state.space.live(block.start) {
+            let live = live.data;
+            let allocated_here = live
+                .stream
+                .as_ref()
+                .is_some_and(|stream| Arc::ptr_eq(stream, handle.core()));
+            if !allocated_here
+                && !live.inherited.is_empty()
+                && !live.followers.contains(&handle.core().uid)
+            {
+                fences.extend(state.order.marks_of(&live.inherited, Some(handle.core())));
+            }
+        }
+        fences
+    }
+
+    /// Notes that the events of what [`Pool::before_use`] named have been recorded, and that the stream has been made to
+    /// wait for them.
+    pub fn follows(&self, block: BlockRange, handle: &Handle, fences: &[Arc<Fence>], waited: bool) {
+        let mut guard = lock(&self.state);
+        let state = &mut *guard;
+        for fence in fences {
+            if fence.is_closed() {
+                state.order.enqueue(fence);
+            }
+        }
+        if waited
+            && let Some(live) = state.space.data_mut(block.start)
+            && !live.inherited.is_empty()
+            && !live.followers.contains(&handle.core().uid)
+        {
+            live.followers.push(handle.core().uid);
+        }
+    }
+}

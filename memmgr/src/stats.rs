@@ -1,0 +1,104 @@
+//! What is in use, held, and done: the figures of pools and managers. All sizes are bytes.
+
+/// The figures of one pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct PoolStats {
+    /// Live blocks, rounded up to the granule.
+    pub in_use: usize,
+    /// Held from CUDA. For the async modes, which let the driver hold memory, see
+    /// [`MemoryManager::native_pool_usage`](crate::MemoryManager::native_pool_usage).
+    pub reserved: usize,
+    /// Free and usable by anybody at once.
+    pub idle: usize,
+    /// Free, but work that may touch it is not known to have finished.
+    pub pending: usize,
+    /// The largest idle block.
+    pub largest_idle: usize,
+    /// The highest `in_use` so far.
+    pub peak_in_use: usize,
+    /// The highest `reserved` so far.
+    pub peak_reserved: usize,
+    /// Blocks handed out.
+    pub allocations: u64,
+    /// Blocks taken back.
+    pub frees: u64,
+    /// Allocations served from memory that the pool held already.
+    pub reuses: u64,
+    /// Allocations that took memory which another stream had freed and made their own stream, or the host, wait for it.
+    pub waits: u64,
+    /// Segments obtained from CUDA.
+    pub growths: u64,
+    /// Requests refused.
+    pub failures: u64,
+    /// Blocks divided in two.
+    pub splits: u64,
+    /// Neighbouring free blocks joined.
+    pub merges: u64,
+    /// Live blocks now.
+    pub live_blocks: usize,
+    /// Free spans now.
+    pub free_spans: usize,
+    /// Segments now.
+    pub segments: usize,
+}
+
+/// The figures of one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct DeviceStats {
+    /// Its ordinal.
+    pub device: i32,
+    /// The manager's own pool.
+    pub best_fit: PoolStats,
+    /// Blocks of `cudaMallocAsync`.
+    pub async_stream_ordered: PoolStats,
+    /// Blocks of the manager's `cudaMemPool_t`.
+    pub cuda_async_pool: PoolStats,
+}
+
+impl DeviceStats {
+    /// Live bytes in all three modes.
+    pub fn in_use(&self) -> usize {
+        self.best_fit.in_use + self.async_stream_ordered.in_use + self.cuda_async_pool.in_use
+    }
+}
+
+/// The figures of a manager.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Each device that has been used.
+    pub device: Vec<DeviceStats>,
+    /// The pinned pool.
+    pub pinned: PoolStats,
+    /// Failures in drops, which had nobody to report to.
+    pub drop_failures: u64,
+    /// CUDA calls of this crate by name, in the whole process.
+    pub cuda_calls: Vec<(&'static str, u64)>,
+}
+
+impl Stats {
+    /// Live bytes, device and pinned.
+    pub fn in_use(&self) -> usize {
+        self.pinned.in_use + self.device.iter().map(DeviceStats::in_use).sum::<usize>()
+    }
+
+    /// All CUDA calls of this crate in this process.
+    pub fn total_cuda_calls(&self) -> u64 {
+        self.cuda_calls.iter().map(|(_, count)| count).sum()
+    }
+}
+
+/// What the driver holds for an async mode, from the attributes of its memory pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NativePoolUsage {
+    /// Live bytes (`cudaMemPoolAttrUsedMemCurrent`).
+    pub used: usize,
+    /// The highest of them (`cudaMemPoolAttrUsedMemHigh`).
+    pub used_high: usize,
+    /// Bytes held from the device (`cudaMemPoolAttrReservedMemCurrent`).
+    pub reserved: usize,
+    /// The highest of them (`cudaMemPoolAttrReservedMemHigh`).
+    pub reserved_high: usize,
+}

@@ -1,0 +1,336 @@
+//! `cargo xtask ci`: every check of the project, step by step, with times.
+
+use crate::{
+    bindings, headers,
+    shell::{self, Result, cargo, root, run_quietly, say, shown},
+    test, toolchain,
+};
+use clap::Parser;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+/// Run every check: format, lints, documentation, tests, bindings, real headers, packages
+///
+/// Goes on after a step that fails and ends with a table.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Only these steps
+    #[arg(long, value_name = "STEP", conflicts_with = "skip")]
+    only: Vec<String>,
+    /// All but these steps
+    #[arg(long, value_name = "STEP")]
+    skip: Vec<String>,
+    /// Print the names of the steps
+    #[arg(long)]
+    list: bool,
+}
+
+/// One step: its name, what it shows, and the function.
+struct Step {
+    name: &'static str,
+    about: &'static str,
+    run: fn() -> Result,
+}
+
+const STEPS: [Step; 12] = [
+    Step {
+        name: "links",
+        about: "the links in the tree are links",
+        run: links,
+    },
+    Step {
+        name: "format",
+        about: "cargo fmt changes nothing",
+        run: format,
+    },
+    Step {
+        name: "test",
+        about: "all tests, on the simulator",
+        run: tests,
+    },
+    Step {
+        name: "clippy-sim",
+        about: "no lint, simulator",
+        run: clippy_sim,
+    },
+    Step {
+        name: "doc",
+        about: "documentation without a warning",
+        run: documentation,
+    },
+    Step {
+        name: "staticlib",
+        about: "a C program on the simulator",
+        run: static_library,
+    },
+    Step {
+        name: "bindings",
+        about: "the checked-in bindings are current",
+        run: check_bindings,
+    },
+    Step {
+        name: "clippy-static",
+        about: "no lint, CUDA 13.0, static",
+        run: clippy_static,
+    },
+    Step {
+        name: "clippy-dynamic",
+        about: "no lint, CUDA 13.0, shared",
+        run: clippy_dynamic,
+    },
+    Step {
+        name: "real-headers",
+        about: "builds and links on 12.9 and 13.0",
+        run: real_headers,
+    },
+    Step {
+        name: "dynamic",
+        about: "starts with libcudart.so",
+        run: dynamic,
+    },
+    Step {
+        name: "package",
+        about: "cargo package builds every crate",
+        run: package,
+    },
+];
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result {
+    if arguments.list {
+        for step in &STEPS {
+            println!("{:<15} {}", step.name, step.about);
+        }
+        return Ok(());
+    }
+    if let Some(unknown) = arguments
+        .only
+        .iter()
+        .chain(&arguments.skip)
+        .find(|name| !STEPS.iter().any(|step| step.name == *name))
+    {
+        return Err(format!(
+            "there is no step `{unknown}`; `cargo xtask ci --list` names them"
+        ));
+    }
+    let wanted = |step: &&Step| {
+        let named = |names: &[String]| names.iter().any(|name| name == step.name);
+        if arguments.only.is_empty() {
+            !named(&arguments.skip)
+        } else {
+            named(&arguments.only)
+        }
+    };
+    let mut results: Vec<(&Step, Duration, Result)> = Vec::new();
+    for step in STEPS.iter().filter(wanted) {
+        say(format!("\n== {}: {}", step.name, step.about));
+        let start = Instant::now();
+        let result = (step.run)();
+        if let Err(error) = &result {
+            say(format!("error: {error}"));
+        }
+        results.push((step, start.elapsed(), result));
+    }
+    say("");
+    let mut total = Duration::ZERO;
+    for (step, time, result) in &results {
+        total += *time;
+        let verdict = if result.is_ok() { "ok" } else { "FAILED" };
+        say(format!(
+            "{verdict:<7} {:>6.1} s  {:<15} {}",
+            time.as_secs_f64(),
+            step.name,
+            step.about
+        ));
+    }
+    let failed = results
+        .iter()
+        .filter(|(_, _, result)| result.is_err())
+        .count();
+    say(format!(
+        "{} steps, {failed} failed, {:.0} s",
+        results.len(),
+        total.as_secs_f64()
+    ));
+    if failed == 0 {
+        Ok(())
+    } else {
+        Err("the checks did not pass".to_string())
+    }
+}
+
+/// The files that are links, and where they lead. A checkout without links (or a careless copy) makes two files of one.
+const LINKS: [(&str, &str); 5] = [
+    ("build.rs", "cuda-sys/build.rs"),
+    ("wrapper.h", "cuda-sys/wrapper.h"),
+    (
+        "cudart-sim/src/bindings.rs",
+        "../../cuda-sys/src/bindings.rs",
+    ),
+    ("xtask/src/discover.rs", "../../cuda-sys/build/discover.rs"),
+    ("xtask/src/libclang.rs", "../../cuda-sys/build/libclang.rs"),
+];
+
+fn links() -> Result {
+    for (link, to) in LINKS {
+        let found = fs::read_link(root().join(link))
+            .map_err(|e| format!("{link} is not a link to {to}: {e}"))?;
+        if found != Path::new(to) || !root().join(link).is_file() {
+            return Err(format!("{link} leads to {}, not to {to}", found.display()));
+        }
+    }
+    Ok(())
+}
+
+fn format() -> Result {
+    shell::run(&mut cargo(["fmt", "--all", "--check"]))
+}
+
+/// A command line of this program, to run as a step.
+#[derive(Parser)]
+struct Line<T: clap::Args> {
+    #[command(flatten)]
+    arguments: T,
+}
+
+/// The arguments of a command, from words.
+fn parse<T: clap::Args>(words: &[&str]) -> Result<T> {
+    Line::try_parse_from(std::iter::once("xtask").chain(words.iter().copied()))
+        .map(|line| line.arguments)
+        .map_err(|e| e.to_string())
+}
+
+fn tests() -> Result {
+    test::run(&parse(&[])?)
+}
+
+fn check_bindings() -> Result {
+    bindings::run(&parse(&["--check"])?)
+}
+
+fn real_headers() -> Result {
+    headers::run(&parse(&[])?)
+}
+
+fn clippy(words: &[&str], toolkit: Option<&Path>) -> Result {
+    let mut command = cargo(["clippy", "--quiet", "--all-targets"]);
+    command.args(words);
+    if let Some(toolkit) = toolkit {
+        command.env("CUDA_PATH", toolkit);
+    }
+    shell::run(command.args(["--", "-D", "warnings"]))
+}
+
+fn toolkit() -> Result<PathBuf> {
+    let cuda = &toolchain::CUDA[0];
+    toolchain::ensure(cuda)?;
+    Ok(cuda.folder())
+}
+
+fn clippy_sim() -> Result {
+    clippy(&["--workspace"], None)
+}
+
+/// The crates that exist in a form without the simulator.
+const REAL: [&str; 6] = ["-p", "cuda-sys", "-p", "memmgr", "-p", "memmgr-cli"];
+
+fn clippy_static() -> Result {
+    let toolkit = toolkit()?;
+    clippy(&REAL, Some(&toolkit))?;
+    clippy(
+        &["-p", "memmgr-tests", "--no-default-features"],
+        Some(&toolkit),
+    )
+}
+
+fn clippy_dynamic() -> Result {
+    clippy(
+        &[
+            &REAL[..],
+            &["--features", "cuda-sys/dynamic,memmgr/dynamic"],
+        ]
+        .concat(),
+        Some(&toolkit()?),
+    )
+}
+
+fn documentation() -> Result {
+    let words = [
+        "doc",
+        "--quiet",
+        "--workspace",
+        "--no-deps",
+        "--features",
+        "memmgr/sim",
+    ];
+    shell::run(cargo(words).env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// With the shared library a program must start under cargo, although the Python packages lack `libcudart.so`.
+fn dynamic() -> Result {
+    let words = ["test", "--quiet", "-p", "cuda-sys", "--features", "dynamic"];
+    shell::run(cargo(words).env("CUDA_PATH", toolkit()?))
+}
+
+/// Builds the simulator as a C library and runs the C example with it.
+fn static_library() -> Result {
+    let source = root().join("cudart-sim/examples/hello.c");
+    let mut build = cargo([
+        "rustc",
+        "--quiet",
+        "-p",
+        "cudart-sim",
+        "--lib",
+        "--crate-type",
+        "staticlib",
+    ]);
+    let messages = shell::cargo_messages(&mut build)?;
+    let archive = messages
+        .iter()
+        .filter(|m| m["target"]["name"] == "cudart_sim")
+        .flat_map(|m| m["filenames"].as_array().cloned().unwrap_or_default())
+        .find_map(|file| {
+            file.as_str()
+                .filter(|f| f.ends_with(".a"))
+                .map(PathBuf::from)
+        })
+        .ok_or("cargo made no libcudart_sim.a")?;
+    if !source.is_file() {
+        say(format!(
+            "{} is not there: only the library was built",
+            shown(&source)
+        ));
+        return Ok(());
+    }
+    let program = archive.with_file_name("hello");
+    run_quietly(
+        Command::new("cc")
+            .arg(&source)
+            .arg("-I")
+            .arg(toolkit()?.join("nvidia/cu13/include"))
+            .arg(&archive)
+            .args(["-lpthread", "-ldl", "-lm", "-o"])
+            .arg(&program),
+    )?;
+    shell::run(&mut Command::new(&program))
+}
+
+fn package() -> Result {
+    let mut command = cargo(["package", "--workspace", "--quiet"]);
+    // In a clean checkout, as on the machine that checks, the packages must be exactly what is committed.
+    let changes = run_quietly(
+        Command::new("git")
+            .args(["status", "--porcelain"])
+            .current_dir(root()),
+    );
+    if changes.is_ok_and(|changes| !changes.trim().is_empty()) {
+        say("package: there are changes that are not committed; packaging them too");
+        command.arg("--allow-dirty");
+    }
+    command.env("CUDA_PATH", toolkit()?);
+    shell::run(command.env("LIBCLANG_PATH", toolchain::find_libclang()?))
+}

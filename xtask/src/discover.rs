@@ -1,0 +1,1 @@
+../../cuda-sys/build/discover.rs

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Runs everything in this bundle on the machine's GPU. Needs a driver; no Rust and no CUDA toolkit.
+# With OUT set to a folder, the output of each step also goes to $OUT/<step>.txt.
+# Usage: run.sh [filter]   with a filter, only the steps whose name contains it
+set -uo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+filter=${1:-}
+limit=${STEP_SECONDS:-600}
+failed=()
+passed=0
+export MEMMGR_TRACES=$here/traces
+# Tests that find no GPU fail instead of skipping.
+export MEMMGR_REQUIRE_GPU=1
+
+shopt -s nullglob
+nodes=(/dev/nvidia[0-9]* /dev/dxg /dev/nvhost-gpu)
+present=()
+for node in "${nodes[@]}"; do [ -e "$node" ] && present+=("$node"); done
+if [ ${#present[@]} -eq 0 ]; then
+    echo "no NVIDIA GPU on this machine (no /dev/nvidia0): nothing was run" >&2
+    exit 1
+fi
+[ -n "${OUT:-}" ] && mkdir -p "$OUT"
+
+# step <name> <command...>
+step() {
+    local name=$1 start=$SECONDS status
+    shift
+    case $name in *"$filter"*) ;; *) return 0 ;; esac
+    echo "== $name"
+    if [ -n "${OUT:-}" ]; then
+        timeout "$limit" "$@" 2>&1 | tee "$OUT/$name.txt"
+    else
+        timeout "$limit" "$@" 2>&1
+    fi
+    status=${PIPESTATUS[0]}
+    if [ "$status" -eq 0 ]; then
+        passed=$((passed + 1))
+        echo "== $name: ok, $((SECONDS - start)) s"
+    else
+        failed+=("$name")
+        echo "== $name: FAILED (status $status), $((SECONDS - start)) s"
+    fi
+}
+
+step info "$here/bin/memmgr" info
+for test in "$here"/tests/*; do
+    name=$(basename "$test")
+    # This one shows what happens on a machine without a driver.
+    [ "$name" = no_driver ] && continue
+    # Tests share the GPU and its memory: few at a time.
+    step "test-$name" "$test" --test-threads="${TEST_THREADS:-2}"
+done
+step demo "$here/bin/memmgr" demo
+for trace in "$here"/traces/*; do
+    [ -f "$trace" ] && step "replay-$(basename "$trace")" "$here/bin/memmgr" replay "$trace" --mode all
+done
+if "$here/bin/memmgr" bench --help >/dev/null 2>&1; then
+    step bench "$here/bin/memmgr" bench
+fi
+
+echo
+echo "backend: CUDA on this machine's GPU: $passed steps passed, ${#failed[@]} failed"
+for name in "${failed[@]:+${failed[@]}}"; do echo "failed: $name"; done
+[ ${#failed[@]} -eq 0 ] && [ "$passed" -gt 0 ]
