@@ -1,0 +1,57 @@
+//! The few calls to the CUDA runtime that this program makes itself, beside the demo's plain ones: what
+//! they need is not a memory manager's business.
+
+use std::ffi::{CStr, c_void};
+use std::ptr;
+
+use cuda_sys as sys;
+
+use crate::error::{Failure, Result};
+
+/// Turns a status into a result that names the call.
+pub fn check(call: &str, status: sys::cudaError_t) -> Result<()> {
+    if status == sys::cudaError::cudaSuccess {
+        return Ok(());
+    }
+    // SAFETY: both functions take any value and return a string constant of the runtime.
+    let (name, text) = unsafe {
+        (
+            CStr::from_ptr(sys::cudaGetErrorName(status)).to_string_lossy(),
+            CStr::from_ptr(sys::cudaGetErrorString(status)).to_string_lossy(),
+        )
+    };
+    Err(Failure::message(format!("{call} failed: {name}, {text}")))
+}
+
+/// Makes a device current for this thread.
+pub fn select_device(ordinal: i32) -> Result<()> {
+    // SAFETY: takes a number and checks it.
+    check("cudaSetDevice", unsafe { sys::cudaSetDevice(ordinal) })
+}
+
+/// Starts the device's memory pool anew: gives back what it keeps, and counts its peaks from here.
+///
+/// The pool is shared by the whole process, so that a mode which uses it would otherwise report what
+/// an earlier one left.
+pub fn reset_current_pool(ordinal: i32) -> Result<()> {
+    let mut pool = ptr::null_mut();
+    // SAFETY: `pool` is a valid place for the handle.
+    check("cudaDeviceGetMemPool", unsafe {
+        sys::cudaDeviceGetMemPool(&raw mut pool, ordinal)
+    })?;
+    // SAFETY: the handle is the one just returned; the device's pool is never destroyed here.
+    check("cudaMemPoolTrimTo", unsafe {
+        sys::cudaMemPoolTrimTo(pool, 0)
+    })?;
+    for attribute in [
+        sys::cudaMemPoolAttr::cudaMemPoolAttrReservedMemHigh,
+        sys::cudaMemPoolAttr::cudaMemPoolAttrUsedMemHigh,
+    ] {
+        let mut zero = 0_u64;
+        // SAFETY: both attributes are 64-bit numbers that may be set to zero.
+        check("cudaMemPoolSetAttribute", unsafe {
+            sys::cudaMemPoolSetAttribute(pool, attribute, (&raw mut zero).cast::<c_void>())
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! `memmgr demo`: frames of mixed sizes, once with plain CUDA calls and once in each allocator mode, and
+//! one table that compares them. Every byte of every result is verified.
+
+mod frames;
+mod managed;
+mod pipeline;
+mod plain;
+
+use std::io::Write;
+
+use indicatif::ProgressBar;
+use memmgr::DeviceAllocatorMode;
+
+use crate::device;
+use crate::error::{Failure, Result};
+use crate::options::DemoOptions;
+use crate::progress;
+use crate::table::{Table, counted, mib, percent};
+
+use frames::{Frame, Noise};
+use managed::Managed;
+use pipeline::{Memory, Pipeline, Times};
+use plain::Plain;
+
+/// What the modes do with the memory they are given, below the table.
+const LEGEND: &str = "\
+none       cudaHostAlloc, cudaMalloc, cudaFree and cudaFreeHost for every frame
+pool       the manager's own best-fit pools, for device and pinned memory
+async      cudaMallocAsync on the device's memory pool; pinned memory as in pool
+cuda-pool  cudaMallocFromPoolAsync on the manager's pool; pinned memory as in pool
+alloc      time inside allocating and freeing, of all frames
+reuse      requests served without new memory from CUDA
+";
+
+/// More streams than this would only hold memory.
+const MOST_STREAMS: usize = 64;
+
+/// What was measured in one row of the table. Sizes are bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Measured {
+    times: Times,
+    requests: u64,
+    reuses: u64,
+    cuda_calls: u64,
+    device_in_use: u64,
+    device_reserved: u64,
+    pinned_in_use: u64,
+    pinned_reserved: u64,
+}
+
+/// The run that all rows share.
+struct Demo<'a> {
+    options: &'a DemoOptions,
+    noise: Noise,
+    bar: ProgressBar,
+}
+
+pub fn run(options: &DemoOptions, out: &mut impl Write) -> Result<()> {
+    if options.frames == 0 {
+        return Err(Failure::message("--frames must be at least 1"));
+    }
+    if !(1..=MOST_STREAMS).contains(&options.streams) {
+        return Err(Failure::message(format!(
+            "--streams must be between 1 and {MOST_STREAMS}"
+        )));
+    }
+    device::prepare_simulator(None);
+    device::select(options.device)?;
+    writeln!(
+        out,
+        "{} on {}, seed {}: 480p to 4K, cropped, bordered and tiled on the device",
+        counted(options.frames, "frame"),
+        counted(options.streams, "stream"),
+        options.seed
+    )?;
+    let demo = Demo {
+        options,
+        noise: Noise::new(options.seed),
+        bar: progress::bar(options.frames.saturating_mul(4)),
+    };
+    let mut table = Table::new(&[
+        "mode",
+        "frames/s",
+        "alloc\nms",
+        "reuse",
+        "CUDA\ncalls",
+        "device\nin use",
+        "MiB peak\nreserved",
+        "pinned\nin use",
+        "MiB peak\nreserved",
+    ]);
+    table.row(demo.cells("none", demo.plain()?));
+    for mode in DeviceAllocatorMode::ALL {
+        let granted = device::granted(mode)?;
+        if granted == mode {
+            table.row(demo.cells(&mode.to_string(), demo.managed(mode)?));
+        } else {
+            writeln!(out, "note: this device does not support {mode}")?;
+        }
+    }
+    demo.bar.finish_and_clear();
+    write!(out, "\n{table}\n{LEGEND}")?;
+    writeln!(out, "every byte of every frame was verified in each mode")?;
+    Ok(())
+}
+
+impl Demo<'_> {
+    fn frames<M: Memory>(&self, name: &str, memory: &mut M) -> Result<Times> {
+        self.bar.set_message(name.to_owned());
+        let (seed, count) = (self.options.seed, self.options.frames);
+        let frames = (0..count).map(|index| Frame::new(seed, index));
+        Pipeline::new(memory, &self.noise).run(frames, self.options.streams, || self.bar.inc(1))
+    }
+
+    fn plain(&self) -> Result<Measured> {
+        let mut plain = Plain::new(self.options.streams)?;
+        let times = self.frames("none", &mut plain)?;
+        let usage = plain.usage;
+        Ok(Measured {
+            times,
+            requests: usage.requests,
+            reuses: 0,
+            cuda_calls: usage.calls,
+            device_in_use: usage.device_peak,
+            device_reserved: usage.device_peak,
+            pinned_in_use: usage.pinned_peak,
+            pinned_reserved: usage.pinned_peak,
+        })
+    }
+
+    fn managed(&self, mode: DeviceAllocatorMode) -> Result<Measured> {
+        let mut managed = Managed::new(mode, self.options.device, self.options.streams)?;
+        let times = self.frames(&mode.to_string(), &mut managed)?;
+        managed.measured(times)
+    }
+
+    fn cells(&self, name: &str, measured: Measured) -> Vec<String> {
+        let work = measured.times.work.as_secs_f64().max(1e-9);
+        let allocation = measured.times.allocation.as_secs_f64();
+        vec![
+            name.to_owned(),
+            format!("{:.1}", self.options.frames as f64 / work),
+            format!("{:.1}", allocation * 1e3),
+            percent(measured.reuses, measured.requests),
+            measured.cuda_calls.to_string(),
+            mib(measured.device_in_use),
+            mib(measured.device_reserved),
+            mib(measured.pinned_in_use),
+            mib(measured.pinned_reserved),
+        ]
+    }
+}

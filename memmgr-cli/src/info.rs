@@ -1,0 +1,54 @@
+//! `memmgr info`: runtime, driver, devices, and what the memory manager can do on each.
+
+use std::io::Write;
+
+use memmgr::{DeviceAllocatorMode, DeviceInfo};
+
+use crate::device;
+use crate::error::Result;
+use crate::table::{cuda_version, mib};
+
+pub fn run(out: &mut impl Write) -> Result<()> {
+    let versions = memmgr::versions().map_err(device::explain)?;
+    let runtime = cuda_version(versions.runtime);
+    let driver = match versions.driver {
+        0 => "none".to_owned(),
+        number => format!("for CUDA {}", cuda_version(number)),
+    };
+    writeln!(out, "runtime: CUDA {runtime}, driver: {driver}")?;
+    for info in memmgr::devices().map_err(device::explain)? {
+        describe(&info, out)?;
+    }
+    Ok(())
+}
+
+fn describe(info: &DeviceInfo, out: &mut impl Write) -> Result<()> {
+    let yes = |granted: bool| if granted { "yes" } else { "no" };
+    let (major, minor) = info.compute_capability;
+    let (total, free) = (mib(info.total_memory as u64), mib(info.free_memory as u64));
+    writeln!(out, "device {}: {}", info.ordinal, info.name)?;
+    writeln!(out, "  compute capability  {major}.{minor}")?;
+    writeln!(out, "  memory              {total} MiB, {free} MiB free")?;
+    writeln!(
+        out,
+        "  memory pools        {}",
+        yes(info.memory_pools_supported)
+    )?;
+    writeln!(
+        out,
+        "  virtual memory      {}",
+        yes(info.virtual_memory_supported)
+    )?;
+    device::select(info.ordinal)?;
+    let mut modes = Vec::new();
+    for mode in DeviceAllocatorMode::ALL {
+        let granted = device::granted(mode)?;
+        modes.push(if granted == mode {
+            mode.to_string()
+        } else {
+            format!("{mode} (not supported: {granted} is used)")
+        });
+    }
+    writeln!(out, "  allocator modes     {}", modes.join(", "))?;
+    Ok(())
+}

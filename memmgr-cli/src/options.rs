@@ -1,0 +1,131 @@
+//! The command line: subcommands, options and what `--help` says of them.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use memmgr::DeviceAllocatorMode;
+
+/// Shows CUDA devices, demonstrates the memory manager, and replays allocation traces.
+///
+/// The first line of the output says whether a GPU does the work or the simulated CUDA runtime (a build
+/// with `--features sim`); times of a simulated device are modelled and say nothing about a GPU.
+#[derive(Debug, Parser)]
+#[command(name = "memmgr", version, after_help = EXAMPLES)]
+pub struct Options {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "Examples:
+  memmgr info
+  memmgr demo --frames 200 --streams 8
+  memmgr replay tests/data/traces/*.csv.gz --json replay.json
+  memmgr replay program.csv --mode pool";
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show the CUDA runtime, the driver, the devices and what the memory manager can do on them
+    Info,
+    /// Process frames of mixed sizes without a memory manager and in each of its modes
+    Demo(DemoOptions),
+    /// Repeat the allocations of a recorded program and measure them
+    Replay(ReplayOptions),
+}
+
+/// Process frames of mixed sizes without a memory manager and in each of its modes.
+///
+/// Frames from 480p to 4K go from page-locked memory to the device, are cropped, framed by a border and
+/// tiled there, and come back, on several streams at a time; every byte of every result is verified.
+/// This is done once with plain CUDA calls for each frame and once in each mode of the memory manager,
+/// and one table compares them.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  memmgr demo --frames 200 --streams 8 --seed 7")]
+pub struct DemoOptions {
+    /// How many frames to process
+    #[arg(long, value_name = "N", default_value_t = 48)]
+    pub frames: usize,
+    /// On how many streams, each with one frame in flight (1 to 64)
+    #[arg(long, value_name = "K", default_value_t = 4)]
+    pub streams: usize,
+    /// Decides sizes and contents: the same seed gives the same frames
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    pub seed: u64,
+    /// The device to use, as `memmgr info` numbers them
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub device: i32,
+}
+
+/// Repeat the allocations of a recorded program and measure them.
+///
+/// A trace is a log of RMM's logging resource adaptor: CSV, plain or compressed with gzip, with the
+/// header `Thread,Time,Action,Pointer,Size,Stream`. Its streams are kept apart. Each trace runs twice in
+/// each mode; the first pass begins with an empty manager. Rows that free a pointer which the log did
+/// not allocate, recorded failures and requests of zero bytes are left out with a warning.
+///
+/// A simulated device gets as much memory as the largest trace needs, unless CUDART_SIM_MEMORY is set.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  memmgr replay tests/data/traces/*.csv.gz
+  memmgr replay program.csv --mode pool --json replay.json")]
+pub struct ReplayOptions {
+    /// Traces in RMM's log format, .csv or .csv.gz
+    #[arg(required = true, value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
+    /// The allocator mode
+    #[arg(long, value_enum, default_value_t = ModeChoice::All)]
+    pub mode: ModeChoice,
+    /// Also write the results to this file: an array with one row per trace and mode
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// The device to use, as `memmgr info` numbers them
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub device: i32,
+}
+
+/// One allocator mode, or all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ModeChoice {
+    /// The manager's own best-fit pool
+    Pool,
+    /// cudaMallocAsync on the device's memory pool
+    Async,
+    /// cudaMallocFromPoolAsync on a pool that the manager owns
+    CudaPool,
+    /// All three, one after the other
+    All,
+}
+
+impl ModeChoice {
+    pub fn modes(self) -> &'static [DeviceAllocatorMode] {
+        match self {
+            Self::Pool => &[DeviceAllocatorMode::BestFitPool],
+            Self::Async => &[DeviceAllocatorMode::AsyncStreamOrdered],
+            Self::CudaPool => &[DeviceAllocatorMode::CudaAsyncPool],
+            Self::All => &DeviceAllocatorMode::ALL,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn help_texts_fit_a_terminal() {
+        for name in ["info", "demo", "replay"] {
+            let mut command = Options::command();
+            let sub = command.find_subcommand_mut(name).expect(name);
+            let help = sub.clone().term_width(80).render_long_help().to_string();
+            assert!(
+                help.lines().all(|line| line.chars().count() <= 80),
+                "{help}"
+            );
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! The progress bar: on standard error, and only where that is a terminal.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+const STYLE: &str = "{msg:<20} [{bar:30}] {percent:>3}% {eta}";
+
+/// A bar of this many steps.
+pub fn bar(steps: usize) -> ProgressBar {
+    // The target hides the bar where standard error is not a terminal.
+    let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::stderr());
+    match ProgressStyle::with_template(STYLE) {
+        Ok(style) => bar.with_style(style.progress_chars("=> ")),
+        Err(_) => bar,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_style_is_understood() {
+        assert!(ProgressStyle::with_template(STYLE).is_ok());
+    }
+}

@@ -1,0 +1,345 @@
+//! `memmgr replay`: repeats the allocations of recorded programs in each allocator mode and measures
+//! them.
+//!
+//! Each stream of the trace gets a stream of its own; no work is submitted to them, so what is measured
+//! is the allocator alone. Every trace runs twice in a mode: the first pass finds an empty manager and
+//! includes growing, the second finds what the first has left. Only the calls are timed; the progress
+//! bar moves between batches of them.
+
+use std::ffi::c_void;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use indicatif::ProgressBar;
+use memmgr::{Config, DeviceAllocatorMode, Error, MemoryManager, Stream};
+
+use crate::cuda;
+use crate::device;
+use crate::error::{Failure, Result};
+use crate::json;
+use crate::options::ReplayOptions;
+use crate::progress;
+use crate::table::{Table, counted, mib};
+use crate::trace::{Event, Trace};
+
+/// Events between two looks at the clock and two moves of the progress bar.
+const BATCH: usize = 4096;
+
+/// What a trace is replayed on.
+trait Allocator {
+    /// A block, or `None` where memory ran out.
+    fn allocate(&mut self, size: usize, stream: u32) -> Result<Option<*mut c_void>, Error>;
+    fn free(&mut self, block: *mut c_void, stream: u32) -> Result<(), Error>;
+}
+
+/// How one pass went.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Pass {
+    elapsed: Duration,
+    failures: u64,
+}
+
+impl Pass {
+    fn ns_per_op(self, events: usize) -> f64 {
+        // Tenths of a nanosecond are more than the clock gives.
+        (self.elapsed.as_nanos() as f64 / events as f64 * 10.0).round() / 10.0
+    }
+}
+
+/// Replays the trace once; then, off the clock, frees what it leaves live.
+fn pass(
+    allocator: &mut impl Allocator,
+    trace: &Trace,
+    mut moved: impl FnMut(usize),
+) -> Result<Pass, Error> {
+    let mut blocks: Vec<Option<*mut c_void>> = vec![None; trace.blocks];
+    let mut result = Pass::default();
+    for batch in trace.events.chunks(BATCH) {
+        let start = Instant::now();
+        for event in batch {
+            match *event {
+                Event::Allocate {
+                    block,
+                    stream,
+                    size,
+                } => match allocator.allocate(size, stream)? {
+                    None => result.failures += 1,
+                    some => blocks[block as usize] = some,
+                },
+                Event::Free { block, stream } => {
+                    if let Some(pointer) = blocks[block as usize].take() {
+                        allocator.free(pointer, stream)?;
+                    }
+                }
+            }
+        }
+        result.elapsed += start.elapsed();
+        moved(batch.len());
+    }
+    for event in &trace.events {
+        if let Event::Allocate { block, stream, .. } = *event
+            && let Some(pointer) = blocks[block as usize].take()
+        {
+            allocator.free(pointer, stream)?;
+        }
+    }
+    Ok(result)
+}
+
+/// A memory manager with one stream for each stream of the trace.
+struct Managed<'a> {
+    manager: &'a MemoryManager,
+    streams: Vec<Stream>,
+}
+
+impl Allocator for Managed<'_> {
+    fn allocate(&mut self, size: usize, stream: u32) -> Result<Option<*mut c_void>, Error> {
+        let stream = &self.streams[stream as usize];
+        match self.manager.allocate_device_on(size, stream) {
+            Ok(pointer) => Ok(Some(pointer)),
+            Err(error) if is_out_of_memory(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn free(&mut self, block: *mut c_void, stream: u32) -> Result<(), Error> {
+        // SAFETY: `allocate` returned the block, `pass` takes it out of its list before it frees it,
+        // and no work that could use it is ever submitted.
+        unsafe {
+            self.manager
+                .free_device_on(block, &self.streams[stream as usize])
+        }
+    }
+}
+
+/// Whether a device had no memory for a request, which is counted; other errors end the replay.
+fn is_out_of_memory(error: &Error) -> bool {
+    error.is_out_of_memory()
+        || matches!(
+            error,
+            Error::LimitExceeded { .. } | Error::InvalidSize { .. }
+        )
+}
+
+/// A trace and the name that its results go by.
+struct Named {
+    name: String,
+    trace: Trace,
+}
+
+/// The file's name without `.csv` and `.gz`.
+fn name_of(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    let name = name.to_string_lossy();
+    let name = name.strip_suffix(".gz").unwrap_or(&name);
+    name.strip_suffix(".csv").unwrap_or(name).to_owned()
+}
+
+fn load(paths: &[PathBuf]) -> Result<Vec<Named>> {
+    let read = |path: &PathBuf| match Trace::open(path) {
+        Ok(trace) => Ok(Named {
+            name: name_of(path),
+            trace,
+        }),
+        Err(error) => Err(Failure::message(format!("{}: {error}", path.display()))),
+    };
+    paths.iter().map(read).collect()
+}
+
+/// Replays all traces in all modes that were asked for.
+pub fn run(options: &ReplayOptions, out: &mut impl Write) -> Result<()> {
+    let traces = load(&options.traces)?;
+    let peak = traces.iter().map(|t| t.trace.peak_live).max().unwrap_or(0);
+    if let Some(note) = device::prepare_simulator(Some(peak)) {
+        writeln!(out, "{note}")?;
+    }
+    device::select(options.device)?;
+    let modes = options.mode.modes();
+    let events: usize = traces.iter().map(|t| t.trace.events.len()).sum();
+    let bar = progress::bar(2 * events * modes.len());
+    let mut rows = Vec::new();
+    for named in &traces {
+        bar.set_message(named.name.clone());
+        let first = rows.len();
+        let mut notes = Vec::new();
+        for &mode in modes {
+            let granted = device::granted(mode)?;
+            if granted != mode {
+                notes.push(format!(
+                    "note: this device does not support {mode}; {granted} is used instead"
+                ));
+                let done: &[json::Row] = &rows[first..];
+                if done.iter().any(|row| row.mode == granted.to_string()) {
+                    bar.inc(2 * named.trace.events.len() as u64);
+                    continue;
+                }
+            }
+            rows.push(replay(named, granted, options.device, &bar)?);
+        }
+        bar.suspend(|| print(named, &rows[first..], &notes, out))?;
+    }
+    bar.finish_and_clear();
+    if let Some(path) = &options.json {
+        json::write(path, &rows).map_err(|error| {
+            Failure::message(format!("cannot write {}: {error}", path.display()))
+        })?;
+    }
+    Ok(())
+}
+
+/// Both passes of one trace in one mode, with a manager and streams of their own.
+fn replay(
+    named: &Named,
+    mode: DeviceAllocatorMode,
+    ordinal: i32,
+    bar: &ProgressBar,
+) -> Result<json::Row> {
+    let trace = &named.trace;
+    let manager = MemoryManager::new(Config::default().mode(mode))?;
+    if mode == DeviceAllocatorMode::AsyncStreamOrdered {
+        cuda::reset_current_pool(ordinal)?;
+    }
+    let streams = (0..trace.streams).map(|_| Stream::new());
+    let streams = streams.collect::<Result<Vec<_>, _>>()?;
+    let mut managed = Managed {
+        manager: &manager,
+        streams,
+    };
+    let mut passes = [Pass::default(); 2];
+    for result in &mut passes {
+        *result = pass(&mut managed, trace, |events| bar.inc(events as u64))?;
+    }
+    let usage = device::usage(&manager, mode, ordinal)?;
+    for stream in &managed.streams {
+        stream.synchronize()?;
+    }
+    drop(managed);
+    manager.shutdown()?;
+    Ok(json::Row {
+        trace: named.name.clone(),
+        mode: mode.to_string(),
+        backend: memmgr::backend().to_string(),
+        streams: trace.streams,
+        events: trace.events.len(),
+        ns_per_op: passes.map(|pass| pass.ns_per_op(trace.events.len())),
+        peak_live_bytes: trace.peak_live,
+        peak_reserved_bytes: usage.peak_reserved,
+        waits: usage.waits,
+        failures: passes.iter().map(|pass| pass.failures).sum(),
+    })
+}
+
+fn print(named: &Named, rows: &[json::Row], notes: &[String], out: &mut impl Write) -> Result<()> {
+    let trace = &named.trace;
+    writeln!(
+        out,
+        "\n{}: {}, {}",
+        named.name,
+        counted(trace.events.len(), "event"),
+        counted(trace.streams, "stream")
+    )?;
+    if trace.skipped.total() > 0 {
+        let count = counted(trace.skipped.total(), "row");
+        writeln!(out, "warning: {count} left out: {}", trace.skipped)?;
+    }
+    for note in notes {
+        writeln!(out, "{note}")?;
+    }
+    let mut table = Table::new(&[
+        "mode",
+        "events",
+        "1st pass\nns/op",
+        "2nd pass\nns/op",
+        "peak live\nMiB",
+        "reserved\nMiB",
+        "reserved\n÷ live",
+        "waits",
+        "failures",
+    ]);
+    for row in rows {
+        let ratio = row.peak_reserved_bytes as f64 / row.peak_live_bytes as f64;
+        table.row(vec![
+            row.mode.clone(),
+            row.events.to_string(),
+            format!("{:.1}", row.ns_per_op[0]),
+            format!("{:.1}", row.ns_per_op[1]),
+            mib(row.peak_live_bytes),
+            mib(row.peak_reserved_bytes),
+            format!("{ratio:.3}"),
+            row.waits.to_string(),
+            row.failures.to_string(),
+        ]);
+    }
+    write!(out, "{table}")?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Hands out numbers instead of memory, up to a limit of live blocks.
+    struct Fake {
+        live: std::collections::BTreeSet<usize>,
+        next: usize,
+        limit: usize,
+    }
+
+    impl Allocator for Fake {
+        fn allocate(&mut self, _: usize, _: u32) -> Result<Option<*mut c_void>, Error> {
+            if self.live.len() == self.limit {
+                return Ok(None);
+            }
+            self.next += 1;
+            self.live.insert(self.next);
+            Ok(Some(std::ptr::without_provenance_mut(self.next)))
+        }
+
+        fn free(&mut self, block: *mut c_void, _: u32) -> Result<(), Error> {
+            assert!(self.live.remove(&block.addr()), "freed once");
+            Ok(())
+        }
+    }
+
+    fn trace() -> Trace {
+        let text = format!(
+            "{}\n0,0,allocate,0x1,1,0\n0,0,allocate,0x2,1,0\n0,0,allocate,0x3,1,0\n\
+             0,0,free,0x3,1,0\n0,0,free,0x1,1,0\n0,0,allocate,0x1,1,0\n",
+            crate::trace::HEADER
+        );
+        Trace::read(text.as_bytes()).expect("a trace")
+    }
+
+    #[test]
+    fn a_pass_frees_everything_and_moves_on_by_every_event() {
+        let mut fake = Fake {
+            live: Default::default(),
+            next: 0,
+            limit: 9,
+        };
+        let mut moved = 0;
+        let result = pass(&mut fake, &trace(), |n| moved += n).expect("no error");
+        assert_eq!((result.failures, moved, fake.next), (0, 6, 4));
+        assert!(fake.live.is_empty());
+    }
+
+    #[test]
+    fn a_request_that_finds_no_memory_is_counted_and_its_free_left_out() {
+        let mut fake = Fake {
+            live: Default::default(),
+            next: 0,
+            limit: 2,
+        };
+        let result = pass(&mut fake, &trace(), |_| ()).expect("no error");
+        assert_eq!((result.failures, fake.next), (1, 3));
+        assert!(fake.live.is_empty());
+    }
+
+    #[test]
+    fn a_trace_goes_by_its_name_without_endings() {
+        for path in ["a/gpt2.csv.gz", "gpt2.csv", "gpt2"] {
+            assert_eq!(name_of(Path::new(path)), "gpt2");
+        }
+    }
+}

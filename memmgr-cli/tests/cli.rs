@@ -1,0 +1,480 @@
+//! The program as its users run it, on the simulated runtime: what it prints, what it writes, and what
+//! it says of bad input.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
+const BACKEND: &str = "backend: simulated (no GPU is used; all times are modelled)";
+
+fn memmgr() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memmgr"));
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CUDART_SIM_") || text.starts_with("MEMMGR_") {
+            command.env_remove(&name);
+        }
+    }
+    // No modelled delays: these tests look at results, not at times.
+    command.env("CUDART_SIM_TIME", "off");
+    command
+}
+
+fn run(command: &mut Command) -> Output {
+    command.output().expect("the program starts")
+}
+
+/// Standard output of a run that must succeed.
+#[track_caller]
+fn success(command: &mut Command) -> String {
+    let output = run(command);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    assert_eq!(errors, "", "nothing on standard error");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// The one line on standard error of a run that must fail with exit code 1.
+#[track_caller]
+fn failure(command: &mut Command) -> String {
+    let output = run(command);
+    let errors = String::from_utf8(output.stderr).expect("UTF-8");
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.starts_with("memmgr: "), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    errors.trim_end().to_owned()
+}
+
+fn traces() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/traces")
+}
+
+#[track_caller]
+fn fits_a_terminal(text: &str) {
+    for line in text.lines() {
+        assert!(line.chars().count() <= 80, "wider than 80 columns: {line}");
+    }
+}
+
+/// A file in a folder that goes away with it.
+struct File {
+    folder: tempfile::TempDir,
+    path: PathBuf,
+}
+
+fn file(name: &str, contents: impl AsRef<[u8]>) -> File {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join(name);
+    std::fs::write(&path, contents).expect("written");
+    File { folder, path }
+}
+
+fn gzip(text: &str) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(text.as_bytes()).expect("written");
+    encoder.finish().expect("finished")
+}
+
+#[test]
+fn info_shows_backend_versions_devices_and_modes() {
+    let text = success(
+        memmgr()
+            .arg("info")
+            .env("CUDART_SIM_DEVICES", "2")
+            .env("CUDART_SIM_MEMORY", "4G"),
+    );
+    assert_eq!(text.lines().next(), Some(BACKEND));
+    for part in [
+        "runtime: CUDA 13.0, driver: for CUDA 13.0",
+        "device 0: ",
+        "device 1: ",
+        "compute capability",
+        "4096.0 MiB, ",
+        "memory pools        yes",
+        "virtual memory",
+        "allocator modes     pool, async, cuda-pool",
+    ] {
+        assert!(text.contains(part), "{part} in:\n{text}");
+    }
+    fits_a_terminal(&text);
+}
+
+#[test]
+fn without_a_driver_or_a_device_the_remedy_is_named() {
+    let no_driver = ("CUDART_SIM_DRIVER", "none");
+    let no_device = ("CUDART_SIM_DEVICES", "0");
+    let trace = traces().join("image_pipeline.csv.gz");
+    for (name, value) in [no_driver, no_device] {
+        for arguments in [
+            vec!["info"],
+            vec!["demo"],
+            vec!["replay", trace.to_str().expect("UTF-8")],
+        ] {
+            let message = failure(memmgr().args(&arguments).env(name, value));
+            assert!(message.contains("NVIDIA driver"), "{message}");
+            assert!(message.contains("--features sim"), "{message}");
+        }
+    }
+}
+
+#[test]
+fn the_demo_verifies_every_frame_in_every_mode_under_every_schedule() {
+    for schedule in ["eager", "lazy", "random:5"] {
+        let text = success(
+            memmgr()
+                .args(["demo", "--frames", "7", "--streams", "3", "--seed", "11"])
+                .env("CUDART_SIM_SCHEDULE", schedule),
+        );
+        assert_eq!(text.lines().next(), Some(BACKEND));
+        assert!(text.contains("7 frames on 3 streams, seed 11"), "{text}");
+        for mode in ["none ", "pool ", "async ", "cuda-pool "] {
+            let rows = text.lines().filter(|line| line.starts_with(mode));
+            assert_eq!(rows.count(), 2, "{mode}: a row and an explanation\n{text}");
+        }
+        assert!(text.contains("every byte of every frame was verified"));
+        fits_a_terminal(&text);
+    }
+}
+
+#[test]
+fn the_demos_pool_makes_fewer_calls_and_serves_by_reuse_what_plain_calls_do_not() {
+    let text = success(memmgr().args(["demo", "--frames", "12", "--streams", "2"]));
+    let row = |mode: &str| -> Vec<f64> {
+        let line = text.lines().find(|line| line.starts_with(mode));
+        let cells = line.expect(mode).split_whitespace().skip(1);
+        let number = |cell: &str| cell.trim_end_matches('%').parse().expect("a number");
+        cells.map(number).collect()
+    };
+    let (none, pool) = (row("none"), row("pool"));
+    // frames/s, ms, reuse, calls, device in use and reserved, pinned in use and reserved
+    assert_eq!((none.len(), pool.len()), (8, 8));
+    assert_eq!(none[2], 0.0);
+    assert!(pool[2] > 50.0, "{text}");
+    assert!(pool[3] < none[3], "{text}");
+    assert!(pool[4] <= pool[5] && pool[6] <= pool[7], "{text}");
+}
+
+#[test]
+fn a_trace_is_replayed_in_all_modes_and_written_as_json() {
+    let out = file("out.json", "old");
+    let text = success(
+        memmgr()
+            .arg("replay")
+            .arg(traces().join("image_pipeline.csv.gz"))
+            .arg("--json")
+            .arg(&out.path),
+    );
+    assert_eq!(text.lines().next(), Some(BACKEND));
+    assert!(
+        text.contains(
+            "simulated device: 4.0 GiB, sized from the largest trace, which needs 1.9 GiB"
+        )
+    );
+    assert!(
+        text.contains("image_pipeline: 8406 events, 4 streams"),
+        "{text}"
+    );
+    fits_a_terminal(&text);
+
+    let rows: Value =
+        serde_json::from_slice(&std::fs::read(&out.path).expect("read")).expect("JSON");
+    let rows = rows.as_array().expect("an array");
+    let modes: Vec<_> = rows.iter().map(|row| row["mode"].as_str()).collect();
+    assert_eq!(modes, [Some("pool"), Some("async"), Some("cuda-pool")]);
+    for row in rows {
+        let mode = row["mode"].as_str().expect("a mode");
+        assert!(text.lines().any(|line| line.starts_with(mode)), "{text}");
+        assert_eq!(row["trace"], "image_pipeline");
+        assert_eq!(row["backend"], "simulated");
+        assert_eq!((&row["streams"], &row["events"]), (&4.into(), &8406.into()));
+        assert_eq!(row["failures"], 0);
+        assert!(row["waits"].is_u64());
+        let live = row["peak_live_bytes"].as_u64().expect("bytes");
+        let reserved = row["peak_reserved_bytes"].as_u64().expect("bytes");
+        assert_eq!(live >> 20, 1898);
+        assert!(reserved >= live && reserved < 2 * live, "{row}");
+        let times = row["ns_per_op"].as_array().expect("two passes");
+        assert_eq!(times.len(), 2);
+        assert!(
+            times
+                .iter()
+                .all(|ns| ns.as_f64().is_some_and(|ns| ns > 0.0))
+        );
+        assert_eq!(row.as_object().map(serde_json::Map::len), Some(10));
+    }
+    assert_eq!(
+        std::fs::read_dir(out.folder.path()).expect("list").count(),
+        1
+    );
+}
+
+#[test]
+fn several_traces_share_a_run_and_one_mode_can_be_chosen() {
+    let out = file("out.json", "");
+    let small = file("small.csv", format!("{HEADER}\n0,0,allocate,0x1,100,0x0\n"));
+    let text = success(
+        memmgr()
+            .args(["replay", "--mode", "cuda-pool", "--json"])
+            .arg(&out.path)
+            .arg(traces().join("resnet50.csv.gz"))
+            .arg(&small.path),
+    );
+    assert!(
+        text.contains("resnet50: 25693 events, 1 stream\n"),
+        "{text}"
+    );
+    assert!(text.contains("small: 1 event, 1 stream\n"), "{text}");
+    let rows: Value =
+        serde_json::from_slice(&std::fs::read(&out.path).expect("read")).expect("JSON");
+    let names: Vec<_> = rows
+        .as_array()
+        .expect("rows")
+        .iter()
+        .map(|row| &row["trace"])
+        .collect();
+    assert_eq!(names, ["resnet50", "small"]);
+}
+
+#[test]
+fn what_a_log_holds_beside_its_calls_is_left_out_with_a_warning() {
+    let trace = file(
+        "odd.csv",
+        format!(
+            "{HEADER}\n0,0,free,0x9,64,0x0\n0,0,allocate failure,(nil),64,0x0\n\
+             0,0,allocate,(nil),0,0x0\n0,0,allocate,0x1,100,0x0\n"
+        ),
+    );
+    let text = success(memmgr().args(["replay", "--mode", "pool"]).arg(&trace.path));
+    let warning = "warning: 3 rows left out: 1 freeing a pointer that the log did not allocate, \
+                   1 that failed when the trace was recorded, 1 of zero bytes";
+    assert!(text.contains(warning), "{text}");
+}
+
+#[test]
+fn requests_that_a_small_device_cannot_meet_are_counted() {
+    let text = success(
+        memmgr()
+            .args(["replay", "--mode", "pool"])
+            .arg(traces().join("image_pipeline.csv.gz"))
+            .env("CUDART_SIM_MEMORY", "1G"),
+    );
+    assert!(
+        text.contains("simulated device: 1.0 GiB, as CUDART_SIM_MEMORY says"),
+        "{text}"
+    );
+    let row = text.lines().find(|line| line.starts_with("pool"));
+    let failures = row.and_then(|row| row.split_whitespace().last());
+    assert!(
+        failures.is_some_and(|n| n.parse::<u64>().expect("a number") > 0),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_size_that_no_device_has_is_a_failure_of_that_request_only() {
+    let huge = 1_u64 << 60;
+    let trace = file(
+        "huge.csv",
+        format!(
+            "{HEADER}\n0,0,allocate,0x1,{huge},0x0\n0,0,free,0x1,{huge},0x0\n\
+             0,0,allocate,0x2,64,0x0\n0,0,free,0x2,64,0x0\n"
+        ),
+    );
+    let text = success(memmgr().arg("replay").arg(&trace.path));
+    for mode in ["pool", "async", "cuda-pool"] {
+        let row = text
+            .lines()
+            .find(|line| line.starts_with(mode))
+            .expect(mode);
+        assert!(row.ends_with(" 2"), "one failure in each pass: {row}");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_trace_is_refused_with_its_name_and_the_reason() {
+    let row = |row: &str| format!("{HEADER}\n0,0,allocate,0x1,64,0x0\n{row}\n");
+    let many: String = (1..5000)
+        .map(|i| format!("0,{i},allocate,{i:#x},{i},0x0\n"))
+        .collect();
+    let whole = gzip(&format!("{HEADER}\n{many}"));
+    let cases: Vec<(&str, Vec<u8>, &str)> = vec![
+        ("empty.csv", vec![], "the file is empty"),
+        ("empty.csv.gz", gzip("").to_vec(), "the file is empty"),
+        (
+            "binary.csv",
+            b"\x7fELF\x02\x01\0\0".to_vec(),
+            "this is not a trace",
+        ),
+        (
+            "binary.csv.gz",
+            gzip("\x7fELF\x02\x01\0\0"),
+            "this is not a trace",
+        ),
+        (
+            "cut.csv.gz",
+            whole[..whole.len() / 2].to_vec(),
+            "the file was cut off",
+        ),
+        (
+            "header.csv",
+            format!("{HEADER}\n").into_bytes(),
+            "no allocation",
+        ),
+        (
+            "none.csv",
+            b"0,0,allocate,0x1,64,0x0\n".to_vec(),
+            "line 1: expected the header",
+        ),
+        (
+            "columns.csv",
+            row("0,0,free,0x1").into(),
+            "line 3: 4 columns",
+        ),
+        (
+            "size.csv",
+            row("0,0,allocate,0x2,big,0x0").into(),
+            "line 3: size `big`",
+        ),
+        (
+            "large.csv",
+            row("0,0,allocate,0x2,9223372036854775809,0x0").into(),
+            "line 3: size 9223372036854775809 is above 2^63",
+        ),
+        (
+            "action.csv",
+            row("0,0,move,0x2,64,0x0").into(),
+            "line 3: unknown action `move`",
+        ),
+        (
+            "twice.csv",
+            row("0,0,allocate,0x1,64,0x0").into(),
+            "line 3: allocates 0x1, which line 2",
+        ),
+    ];
+    for (name, contents, reason) in cases {
+        let file = file(name, contents);
+        let message = failure(memmgr().arg("replay").arg(&file.path));
+        assert!(
+            message.contains(name) && message.contains(reason),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_or_written_is_named() {
+    let message = failure(memmgr().args(["replay", "no/such/trace.csv"]));
+    assert!(
+        message.contains("no/such/trace.csv: cannot read it: No such file"),
+        "{message}"
+    );
+    let folder = tempfile::tempdir().expect("a folder");
+    let message = failure(memmgr().arg("replay").arg(folder.path()));
+    assert!(message.contains("Is a directory"), "{message}");
+    let trace = file("small.csv", format!("{HEADER}\n0,0,allocate,0x1,100,0x0\n"));
+    let message = failure(
+        memmgr()
+            .arg("replay")
+            .arg(&trace.path)
+            .args(["--json", "no/such/folder/out.json"]),
+    );
+    assert!(
+        message.contains("cannot write no/such/folder/out.json: "),
+        "{message}"
+    );
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    let trace = traces().join("image_pipeline.csv.gz");
+    let trace = trace.to_str().expect("UTF-8");
+    for (arguments, reason) in [
+        (vec!["demo", "--frames", "0"], "--frames must be at least 1"),
+        (
+            vec!["demo", "--streams", "0"],
+            "--streams must be between 1 and 64",
+        ),
+        (
+            vec!["demo", "--streams", "65"],
+            "--streams must be between 1 and 64",
+        ),
+        (
+            vec!["demo", "--device", "3"],
+            "there is no device 3: the only one is 0",
+        ),
+        (
+            vec!["replay", trace, "--device=-1"],
+            "there is no device -1: the only one is 0",
+        ),
+    ] {
+        let message = failure(memmgr().args(&arguments));
+        assert!(message.contains(reason), "{message}");
+    }
+    let message = failure(
+        memmgr()
+            .args(["demo", "--device", "2"])
+            .env("CUDART_SIM_DEVICES", "2"),
+    );
+    assert!(
+        message.contains("there is no device 2: they are 0 to 1"),
+        "{message}"
+    );
+}
+
+#[test]
+fn the_second_device_can_be_used() {
+    let trace = traces().join("image_pipeline.csv.gz");
+    let text = success(
+        memmgr()
+            .args(["replay", "--device", "1"])
+            .arg(trace)
+            .env("CUDART_SIM_DEVICES", "2"),
+    );
+    assert!(text.contains("image_pipeline"), "{text}");
+    success(
+        memmgr()
+            .args(["demo", "--frames", "4", "--device", "1"])
+            .env("CUDART_SIM_DEVICES", "2"),
+    );
+}
+
+#[test]
+fn a_command_line_that_is_not_understood_gives_exit_code_2_and_help_gives_0() {
+    for arguments in [
+        vec![],
+        vec!["dance"],
+        vec!["replay"],
+        vec!["replay", "x.csv", "--mode", "fast"],
+        vec!["demo", "--frames", "many"],
+    ] {
+        assert_eq!(
+            run(memmgr().args(&arguments)).status.code(),
+            Some(2),
+            "{arguments:?}"
+        );
+    }
+    for arguments in [["--help"], ["--version"]] {
+        assert_eq!(run(memmgr().args(arguments)).status.code(), Some(0));
+    }
+    for command in ["info", "demo", "replay"] {
+        let help = success(memmgr().args([command, "--help"]));
+        assert!(help.contains("Usage: memmgr"), "{help}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut child = memmgr()
+        .args(["demo", "--frames", "2"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert!(output.status.success());
+}
