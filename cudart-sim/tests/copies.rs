@@ -245,6 +245,7 @@ fn devices_have_memory_of_their_own_and_copies_go_between_them() {
     assert_eq!((cuda!(cudaGetDeviceCount(&mut count)), count), (0, 2));
     let a = malloc(1 << 20);
     cuda!(cudaMemset(a, 5, 1 << 20));
+    cuda!(cudaDeviceSynchronize());
     assert_eq!(cuda!(cudaSetDevice(1)), 0);
     let b = malloc(1 << 20);
     let mut attributes = sys::cudaPointerAttributes::default();
