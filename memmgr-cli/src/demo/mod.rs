@@ -64,11 +64,11 @@ pub fn run(options: &DemoOptions, out: &mut impl Write) -> Result<()> {
             "--streams must be between 1 and {MOST_STREAMS}"
         )));
     }
-    device::prepare_simulator(None);
+    device::prepare_simulator(None)?;
     device::select(options.device)?;
     writeln!(
         out,
-        "{} on {}, seed {}: 480p to 4K, cropped, bordered and tiled on the device",
+        "{} on {}, seed {}: 480p to 4K; crop, border and tiles on the device",
         counted(options.frames, "frame"),
         counted(options.streams, "stream"),
         options.seed
