@@ -1,4 +1,65 @@
-//! A simulated CUDA runtime: the same C symbols, no GPU.
+//! A simulated CUDA runtime: the same C symbols as `libcudart`, no GPU.
+//!
+//! Devices are host memory, streams are queues that really run beside the host, and the answers are those that a real
+//! runtime gave (`docs/simulator.md` says which of them were measured). A Rust program that links this crate, or a C
+//! program that links its static library, calls `cudaMalloc` and finds these functions.
+//!
+//! The machine is described by [`Config`]: from the environment (`CUDART_SIM_DEVICES`, `CUDART_SIM_MEMORY`,
+//! `CUDART_SIM_SCHEDULE` …), or by [`configure`] before the first call.
+//!
+//! ```
+//! use cudart_sim::sys;
+//! use std::ptr::null_mut;
+//!
+//! let mut p = null_mut();
+//! // SAFETY: `p` is a place for a pointer, and the memory is used only between its allocation and its free.
+//! unsafe {
+//!     assert_eq!(sys::cudaMalloc(&mut p, 1 << 20), sys::cudaError::cudaSuccess);
+//!     sys::cudaMemset(p, 7, 1 << 20);
+//!     sys::cudaDeviceSynchronize();
+//!     assert_eq!(cudart_sim::read_device(p, 3), [7, 7, 7]);
+//!     sys::cudaFree(p);
+//! }
+//! ```
+//!
+//! # Inside
+//!
+//! One lock guards everything (`runtime.rs`); work runs outside it (`worker.rs`). `engine.rs` decides what may run,
+//! `contents.rs` and `mirror.rs` hold the bytes, `device.rs`, `pool.rs` and `memory.rs` say who owns which of them, and
+//! `api/` holds the C functions by subject.
+#![deny(missing_docs)]
+
+mod api;
+mod calls;
+mod config;
+mod contents;
+mod control;
+mod counters;
+mod device;
+mod engine;
+mod entry;
+mod error;
+mod event;
+mod fault;
+mod handles;
+mod heap;
+mod kernel;
+mod memory;
+mod mirror;
+mod pool;
+mod runtime;
+mod thread;
+mod timing;
+mod work;
+mod worker;
+
+pub use config::{Config, DeviceConfig, Schedule, TimeModel};
+pub use control::{
+    AlreadyInUse, MemoryInfo, break_context, configure, memory_info, reset, set_schedule, unload,
+};
+pub use counters::{calls, thread_calls, thread_calls_of};
+pub use fault::{Fault, fail};
+pub use kernel::{KernelView, Range, launch, launch_for, read_device};
 
 /// The types and signatures of the CUDA runtime that is simulated.
 pub mod sys {
@@ -6,7 +67,16 @@ pub mod sys {
         non_camel_case_types,
         non_snake_case,
         non_upper_case_globals,
-        missing_docs
+        missing_docs,
+        clippy::all,
+        clippy::undocumented_unsafe_blocks
     )]
     include!("bindings.rs");
 }
+
+/// Tells what this is: simulated, and which runtime it answers like. Devices are named "Simulated CUDA device".
+pub const VERSION_NOTE: &str = concat!(
+    "cudart-sim ",
+    env!("CARGO_PKG_VERSION"),
+    ", simulating the CUDA runtime 13.0"
+);

@@ -19,7 +19,10 @@ use crate::{
 };
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 /// Which of the two families made a block.
@@ -68,6 +71,8 @@ pub(crate) struct Native {
     device: i32,
     state: Mutex<State>,
     own: OnceLock<RawPool>,
+    /// Whether the own pool keeps what is configured.
+    sized: AtomicBool,
     /// How much the own pool keeps when memory is released, in bytes.
     keep: Mutex<usize>,
     allocating: OnceLock<Stream>,
@@ -81,6 +86,7 @@ impl Native {
             device,
             state: Mutex::default(),
             own: OnceLock::new(),
+            sized: AtomicBool::new(false),
             keep: Mutex::new(keep),
             allocating: OnceLock::new(),
             freeing: OnceLock::new(),
@@ -94,43 +100,41 @@ impl Native {
 
     /// Whether any block was ever allocated here.
     pub fn is_used(&self) -> bool {
-        self.is_initialized()
+        self.own.get().is_some()
             || lock(&self.state)
                 .stats
                 .iter()
                 .any(|stats| stats.allocations > 0)
     }
 
-    /// Whether the own pool exists.
+    /// Whether the own pool has been used since the beginning or the last `shutdown`.
     pub fn is_initialized(&self) -> bool {
-        self.own.get().is_some()
+        self.sized.load(Ordering::Acquire)
     }
 
     fn own_pool(&self) -> Result<RawPool> {
-        if let Some(pool) = self.own.get() {
-            return Ok(*pool);
-        }
-        let keep = *lock(&self.keep);
-        let pool = on_device(self.device, || {
-            let pool = cuda::mem_pool_create(self.device)?;
-            let threshold = if keep == 0 { u64::MAX } else { keep as u64 };
-            // SAFETY: the pool was just made.
-            if let Err(error) = unsafe {
-                cuda::mem_pool_set(pool, PoolAttr::cudaMemPoolAttrReleaseThreshold, threshold)
-            } {
-                // SAFETY: the pool was just made and nobody else knows it.
-                let _ = unsafe { cuda::mem_pool_destroy(pool) };
-                return Err(error);
+        let pool = match self.own.get() {
+            Some(pool) => *pool,
+            None => {
+                let made = on_device(self.device, || cuda::mem_pool_create(self.device))?;
+                let pool = *self.own.get_or_init(|| made);
+                if pool != made {
+                    // SAFETY: another thread was faster; nobody knows this pool.
+                    let _ = unsafe { cuda::mem_pool_destroy(made) };
+                }
+                pool
             }
-            Ok(pool)
-        })?;
-        if self.own.set(pool).is_err() {
-            // SAFETY: another thread was faster; nobody knows this pool.
-            let _ = unsafe { cuda::mem_pool_destroy(pool) };
+        };
+        if !self.is_initialized() {
+            let keep = *lock(&self.keep);
+            let threshold = if keep == 0 { u64::MAX } else { keep as u64 };
+            // SAFETY: the pool lives as long as this.
+            unsafe {
+                cuda::mem_pool_set(pool, PoolAttr::cudaMemPoolAttrReleaseThreshold, threshold)?
+            };
+            self.sized.store(true, Ordering::Release);
         }
-        self.own.get().copied().ok_or_else(|| Error::Unsupported {
-            reason: "no memory pool could be made".into(),
-        })
+        Ok(pool)
     }
 
     fn pool_of(&self, family: Family) -> Result<RawPool> {
@@ -489,7 +493,7 @@ impl Native {
 
     /// Gives the family's idle memory back to the device; the bytes.
     pub fn trim(&self, family: Family) -> Result<usize> {
-        if family == Family::Own && !self.is_initialized() {
+        if family == Family::Own && self.own.get().is_none() {
             return Ok(0);
         }
         let before = self.usage(family)?.reserved;
@@ -513,17 +517,7 @@ impl Native {
         if lock(&self.state).stats[Family::Current as usize].allocations > 0 {
             released += self.trim(Family::Current)?;
         }
-        if let (Some(pool), threshold) = (self.own.get(), *lock(&self.keep)) {
-            let threshold = if threshold == 0 {
-                u64::MAX
-            } else {
-                threshold as u64
-            };
-            // SAFETY: as in `usage`.
-            unsafe {
-                cuda::mem_pool_set(*pool, PoolAttr::cudaMemPoolAttrReleaseThreshold, threshold)?
-            };
-        }
+        self.sized.store(false, Ordering::Release);
         Ok(released)
     }
 }

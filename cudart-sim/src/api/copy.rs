@@ -1,0 +1,235 @@
+//! Copies and fills: what may be copied where, and which calls wait.
+//!
+//! Page-locked memory: the call returns at once. Pageable memory: a small copy to a device is read at once and returns;
+//! a larger one, and any copy to the host, returns when it is done. The legacy forms return when the copy is done,
+//! except inside a device and for fills, which the host does not wait for.
+
+use super::api;
+use crate::error::{Answer, INVALID_VALUE};
+use crate::runtime::{self, Runtime, lock};
+use crate::sys::{cudaError, cudaMemcpyKind as Kind, cudaStream_t};
+use crate::work::{Place, Shape, Work};
+use crate::worker;
+use std::ffi::{c_int, c_void};
+
+/// Pageable copies to a device up to this return before they are done.
+const STAGED: usize = 64 << 10;
+
+/// What an argument must point at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Want {
+    Host,
+    Device,
+    Any,
+}
+
+impl Runtime {
+    fn place(&self, pointer: usize, extent: usize, want: Want) -> Answer<Place> {
+        let place = self.memory.resolve(&self.devices, pointer as u64, extent)?;
+        match (want, &place) {
+            // The device reaches page-locked memory too.
+            (Want::Device, Place::Host(_, false)) | (Want::Host, Place::Device(..)) => {
+                Err(INVALID_VALUE)
+            }
+            _ => Ok(place),
+        }
+    }
+}
+
+fn wants(kind: Kind) -> Answer<(Want, Want)> {
+    Ok(match kind {
+        Kind::cudaMemcpyHostToHost => (Want::Host, Want::Host),
+        Kind::cudaMemcpyHostToDevice => (Want::Device, Want::Host),
+        Kind::cudaMemcpyDeviceToHost => (Want::Host, Want::Device),
+        Kind::cudaMemcpyDeviceToDevice => (Want::Device, Want::Device),
+        Kind::cudaMemcpyDefault => (Want::Any, Want::Any),
+        _ => return Err(cudaError::cudaErrorInvalidMemcpyDirection),
+    })
+}
+
+/// One end of a copy as the caller gives it.
+type End = *const c_void;
+
+fn copy(
+    call: &str,
+    dst: End,
+    src: End,
+    shape: Shape,
+    kind: Kind,
+    stream: Option<cudaStream_t>,
+) -> Answer {
+    let (want_dst, want_src) = wants(kind)?;
+    if shape.height > 1 && (shape.width > shape.dst_pitch || shape.width > shape.src_pitch) {
+        return Err(cudaError::cudaErrorInvalidPitchValue);
+    }
+    let mut rt = lock();
+    let slot = rt.stream(stream.map_or(0, |s| s as usize), call)?;
+    if shape.width == 0 || shape.height == 0 {
+        return Ok(());
+    }
+    let dst_extent = shape.extent(shape.dst_pitch).ok_or(INVALID_VALUE)?;
+    let src_extent = shape.extent(shape.src_pitch).ok_or(INVALID_VALUE)?;
+    let dst = rt.place(dst as usize, dst_extent, want_dst)?;
+    let src = rt.place(src as usize, src_extent, want_src)?;
+    let device = rt.engine.stream(slot).map_or(0, |s| s.device);
+    let (work, wait) = match (dst, src) {
+        (dst @ Place::Device(..), Place::Host(at, false))
+            if stream.is_some() && shape.height == 1 && shape.width <= STAGED =>
+        {
+            // SAFETY: the source is readable for that many bytes, by the contract of the copy functions.
+            let bytes = unsafe { std::slice::from_raw_parts(at as *const u8, shape.width) };
+            let bytes = bytes.into();
+            (Work::Staged { dst, bytes }, false)
+        }
+        (dst, src) => {
+            let inside = matches!((&dst, &src), (Place::Device(..), Place::Device(..)));
+            let hosts = matches!((&dst, &src), (Place::Host(..), Place::Host(..)));
+            let pageable = [&dst, &src]
+                .iter()
+                .any(|p| matches!(p, Place::Host(_, false)));
+            let wait = !inside && (stream.is_none() || pageable || hosts);
+            (Work::Copy { dst, src, shape }, wait)
+        }
+    };
+    let (rt, point) = worker::submit(rt, slot, work, Vec::new())?;
+    if wait {
+        drop(worker::wait(rt, &[point]));
+        return runtime::broken(device).map_or(Ok(()), Err);
+    }
+    Ok(())
+}
+
+fn fill(
+    call: &str,
+    pointer: *mut c_void,
+    value: c_int,
+    shape: Shape,
+    stream: Option<cudaStream_t>,
+) -> Answer {
+    if shape.height > 1 && shape.width > shape.dst_pitch {
+        return Err(cudaError::cudaErrorInvalidPitchValue);
+    }
+    let mut rt = lock();
+    let slot = rt.stream(stream.map_or(0, |s| s as usize), call)?;
+    if shape.width == 0 || shape.height == 0 {
+        return Ok(());
+    }
+    let extent = shape.extent(shape.dst_pitch).ok_or(INVALID_VALUE)?;
+    let dst = rt.place(pointer as usize, extent, Want::Device)?;
+    let wait = stream.is_none() && matches!(dst, Place::Host(..));
+    // Only the lowest byte counts.
+    let value = value as u8;
+    let (rt, point) = worker::submit(rt, slot, Work::Fill { dst, value, shape }, Vec::new())?;
+    if wait {
+        drop(worker::wait(rt, &[point]));
+    }
+    Ok(())
+}
+
+fn rows(width: usize, height: usize, dst_pitch: usize, src_pitch: usize) -> Shape {
+    Shape {
+        width,
+        height,
+        dst_pitch,
+        src_pitch,
+    }
+}
+
+api! {
+    fn cudaMemcpy(
+        dst: *mut c_void,
+        src: *const c_void,
+        count: usize,
+        kind: Kind,
+    ) needs Context {
+        copy("cudaMemcpy", dst, src, Shape::line(count), kind, None)
+    }
+
+    fn cudaMemcpyAsync(
+        dst: *mut c_void,
+        src: *const c_void,
+        count: usize,
+        kind: Kind,
+        stream: cudaStream_t,
+    ) needs Context {
+        copy("cudaMemcpyAsync", dst, src, Shape::line(count), kind, Some(stream))
+    }
+
+    fn cudaMemcpy2D(
+        dst: *mut c_void,
+        dpitch: usize,
+        src: *const c_void,
+        spitch: usize,
+        width: usize,
+        height: usize,
+        kind: Kind,
+    ) needs Context {
+        let shape = rows(width, height, dpitch, spitch);
+        copy("cudaMemcpy2D", dst, src, shape, kind, None)
+    }
+
+    fn cudaMemcpy2DAsync(
+        dst: *mut c_void,
+        dpitch: usize,
+        src: *const c_void,
+        spitch: usize,
+        width: usize,
+        height: usize,
+        kind: Kind,
+        stream: cudaStream_t,
+    ) needs Context {
+        let shape = rows(width, height, dpitch, spitch);
+        copy("cudaMemcpy2DAsync", dst, src, shape, kind, Some(stream))
+    }
+
+    fn cudaMemcpyPeerAsync(
+        dst: *mut c_void,
+        dstDevice: c_int,
+        src: *const c_void,
+        srcDevice: c_int,
+        count: usize,
+        stream: cudaStream_t,
+    ) needs Context {
+        {
+            let mut rt = lock();
+            for (pointer, device) in [(dst as u64, dstDevice), (src as u64, srcDevice)] {
+                rt.device(device)?;
+                let lies_there = rt
+                    .memory
+                    .block(pointer)
+                    .is_some_and(|(_, b)| !b.host && b.device as c_int == device);
+                if count > 0 && !lies_there {
+                    return Err(INVALID_VALUE);
+                }
+            }
+        }
+        let kind = Kind::cudaMemcpyDeviceToDevice;
+        copy("cudaMemcpyPeerAsync", dst, src, Shape::line(count), kind, Some(stream))
+    }
+
+    fn cudaMemset(devPtr: *mut c_void, value: c_int, count: usize) needs Context {
+        fill("cudaMemset", devPtr, value, Shape::line(count), None)
+    }
+
+    fn cudaMemsetAsync(
+        devPtr: *mut c_void,
+        value: c_int,
+        count: usize,
+        stream: cudaStream_t,
+    ) needs Context {
+        fill("cudaMemsetAsync", devPtr, value, Shape::line(count), Some(stream))
+    }
+
+    fn cudaMemset2DAsync(
+        devPtr: *mut c_void,
+        pitch: usize,
+        value: c_int,
+        width: usize,
+        height: usize,
+        stream: cudaStream_t,
+    ) needs Context {
+        // A fill has no source: its pitch is the target's, so that rows without gaps are one row.
+        let shape = rows(width, height, pitch, pitch);
+        fill("cudaMemset2DAsync", devPtr, value, shape, Some(stream))
+    }
+}

@@ -1,0 +1,83 @@
+//! The table of every C function that the simulator exports: their names, and their places in the counters.
+
+macro_rules! table {
+    ($($name:ident)*) => {
+        /// One entry for every exported C function.
+        #[allow(non_camel_case_types, clippy::enum_variant_names)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub(crate) enum Call { $($name),* }
+
+        /// The C names, in the order of [`Call`].
+        pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
+        const ALL: &[Call] = &[$(Call::$name),*];
+    };
+}
+
+table! {
+    cudaDeviceReset cudaDeviceSynchronize cudaDeviceGetStreamPriorityRange cudaIpcGetMemHandle cudaGetLastError
+    cudaPeekAtLastError cudaGetErrorName cudaGetErrorString cudaGetDeviceCount cudaGetDeviceProperties
+    cudaDeviceGetAttribute cudaDeviceGetDefaultMemPool cudaDeviceSetMemPool cudaDeviceGetMemPool cudaInitDevice
+    cudaSetDevice cudaGetDevice cudaStreamCreate cudaStreamCreateWithFlags cudaStreamCreateWithPriority
+    cudaStreamGetPriority cudaStreamGetFlags cudaStreamGetId cudaStreamGetDevice cudaStreamDestroy
+    cudaStreamWaitEvent cudaStreamSynchronize cudaStreamQuery cudaStreamBeginCapture
+    cudaThreadExchangeStreamCaptureMode cudaStreamEndCapture cudaStreamIsCapturing cudaEventCreate
+    cudaEventCreateWithFlags cudaEventRecord cudaEventQuery cudaEventSynchronize cudaEventDestroy
+    cudaEventElapsedTime cudaLaunchHostFunc cudaMalloc cudaMallocHost cudaFree cudaFreeHost cudaHostAlloc
+    cudaHostRegister cudaHostUnregister cudaHostGetDevicePointer cudaHostGetFlags cudaMemGetInfo cudaMemcpy
+    cudaMemcpy2D cudaMemcpyAsync cudaMemcpyPeerAsync cudaMemcpy2DAsync cudaMemset cudaMemsetAsync
+    cudaMemset2DAsync cudaMallocAsync cudaFreeAsync cudaMemPoolTrimTo cudaMemPoolSetAttribute
+    cudaMemPoolGetAttribute cudaMemPoolSetAccess cudaMemPoolGetAccess cudaMemPoolCreate cudaMemPoolDestroy
+    cudaMallocFromPoolAsync cudaPointerGetAttributes cudaDeviceCanAccessPeer cudaDeviceEnablePeerAccess
+    cudaDeviceDisablePeerAccess cudaDriverGetVersion cudaRuntimeGetVersion cudaGraphInstantiate cudaGraphLaunch
+    cudaGraphExecDestroy cudaGraphDestroy cudaGetDriverEntryPoint cudaGetDriverEntryPointByVersion
+    make_cudaPitchedPtr make_cudaPos make_cudaExtent
+}
+
+/// How many functions there are.
+pub(crate) const COUNT: usize = NAMES.len();
+
+impl Call {
+    /// The C name.
+    pub(crate) fn name(self) -> &'static str {
+        NAMES.get(self as usize).copied().unwrap_or("?")
+    }
+
+    /// The entry with that C name.
+    pub(crate) fn find(name: &str) -> Option<Call> {
+        let at = NAMES.iter().position(|n| *n == name)?;
+        ALL.get(at).copied()
+    }
+}
+
+/// Fails to compile when a function of ours and the header's declaration of it differ.
+macro_rules! same_signatures {
+    ($($name:ident),* $(,)?) => {
+        const _: () = {
+            $(let _ = [crate::sys::$name, self::$name];)*
+        };
+    };
+}
+pub(crate) use same_signatures;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_function_of_the_header_is_exported_and_none_besides() {
+        let header: Vec<&str> = include_str!("bindings.rs")
+            .lines()
+            .filter_map(|l| l.strip_prefix("    pub fn "))
+            .filter_map(|l| l.split('(').next())
+            .collect();
+        assert_eq!(header, NAMES);
+    }
+
+    #[test]
+    fn a_name_finds_its_entry() {
+        assert_eq!(Call::find("cudaMalloc"), Some(Call::cudaMalloc));
+        assert_eq!(Call::cudaMalloc.name(), "cudaMalloc");
+        assert_eq!(Call::find("cudaNonsense"), None);
+    }
+}

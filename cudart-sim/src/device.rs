@@ -1,0 +1,199 @@
+//! One device: its addresses, its capacity, and `cudaMalloc`'s use of them.
+//!
+//! Addresses are plentiful (several times the capacity), memory is counted in pages of 2 MiB, as on a real device:
+//! a device whose free memory lies in pieces still grants one large block. Small blocks share pages.
+
+use crate::config::DeviceConfig;
+use crate::contents::Space;
+use crate::error::{Answer, OUT_OF_MEMORY};
+use crate::heap::Ranges;
+use std::sync::Arc;
+
+/// The unit in which memory is taken from a device.
+pub(crate) const PAGE: u64 = 2 << 20;
+/// The unit of small blocks.
+pub(crate) const GRANULE: u64 = 512;
+/// Blocks up to this share pages.
+const SMALL: u64 = 1 << 20;
+
+/// A device.
+pub(crate) struct Device {
+    pub(crate) config: DeviceConfig,
+    space: Option<Arc<Space>>,
+    used: u64,
+    pages: Ranges,
+    small: Ranges,
+    pub(crate) default_pool: usize,
+    pub(crate) current_pool: usize,
+    pub(crate) peers: Vec<u32>,
+    pub(crate) bus: [u64; 2],
+}
+
+/// Rounds up, or fails on overflow as out of memory.
+pub(crate) fn round_up(size: u64, unit: u64) -> Answer<u64> {
+    size.checked_next_multiple_of(unit).ok_or(OUT_OF_MEMORY)
+}
+
+impl Device {
+    pub(crate) fn new(config: DeviceConfig) -> Device {
+        Device {
+            config,
+            space: None,
+            used: 0,
+            pages: Ranges::new(),
+            small: Ranges::new(),
+            default_pool: 0,
+            current_pool: 0,
+            peers: Vec::new(),
+            bus: [0; 2],
+        }
+    }
+
+    /// Bytes of capacity.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.config.memory as u64
+    }
+
+    /// Bytes of capacity that nothing holds.
+    pub(crate) fn available(&self) -> u64 {
+        (self.capacity() / PAGE * PAGE).saturating_sub(self.used)
+    }
+
+    /// The device's memory, if it has been used.
+    pub(crate) fn space(&self) -> Option<&Arc<Space>> {
+        self.space.as_ref()
+    }
+
+    /// Whether the address lies in the device's range.
+    pub(crate) fn owns(&self, address: u64) -> bool {
+        self.space
+            .as_ref()
+            .is_some_and(|s| address >= s.base() && address - s.base() < s.len() as u64)
+    }
+
+    fn reserve(&mut self) -> Answer {
+        if self.space.is_some() {
+            return Ok(());
+        }
+        let capacity = round_up(self.capacity().max(PAGE), PAGE)?;
+        let mut refused = OUT_OF_MEMORY;
+        for factor in [4, 2, 1] {
+            let Some(len) = capacity
+                .checked_mul(factor)
+                .and_then(|l| usize::try_from(l).ok())
+            else {
+                continue;
+            };
+            match Space::new(len) {
+                Ok(space) => {
+                    let (base, len) = (space.base(), len as u64);
+                    self.pages.insert(base, len, 0, (base, base + len));
+                    self.space = Some(Arc::new(space));
+                    return Ok(());
+                }
+                Err(code) => refused = code,
+            }
+        }
+        eprintln!("cudart-sim: cannot reserve addresses for a device of {capacity} bytes");
+        Err(refused)
+    }
+
+    /// Takes whole pages.
+    pub(crate) fn take_pages(&mut self, len: u64) -> Answer<u64> {
+        let len = round_up(len, PAGE)?;
+        if len > self.available() {
+            return Err(OUT_OF_MEMORY);
+        }
+        self.reserve()?;
+        let (start, _) = self.pages.take(len).ok_or(OUT_OF_MEMORY)?;
+        self.used += len;
+        Ok(start)
+    }
+
+    /// Gives pages back.
+    pub(crate) fn give_pages(&mut self, start: u64, len: u64) {
+        if let Some(space) = &self.space {
+            space.discard((start - space.base()) as usize, len as usize);
+            let (base, end) = (space.base(), space.base() + space.len() as u64);
+            self.pages.insert(start, len, 0, (base, end));
+            self.used = self.used.saturating_sub(len);
+        }
+    }
+
+    /// Takes a block as `cudaMalloc` does.
+    pub(crate) fn take(&mut self, size: u64) -> Answer<u64> {
+        let len = round_up(size, GRANULE)?;
+        if len > SMALL {
+            return self.take_pages(len);
+        }
+        if let Some((start, _)) = self.small.take(len) {
+            return Ok(start);
+        }
+        let page = self.take_pages(PAGE)?;
+        self.small.insert(page, PAGE, 0, (page, page + PAGE));
+        let (start, _) = self.small.take(len).ok_or(OUT_OF_MEMORY)?;
+        Ok(start)
+    }
+
+    /// Gives back a block that [`take`](Device::take) returned for that size.
+    pub(crate) fn give(&mut self, start: u64, size: u64) {
+        let Ok(len) = round_up(size, GRANULE) else {
+            return;
+        };
+        if len > SMALL {
+            if let Ok(len) = round_up(len, PAGE) {
+                self.give_pages(start, len);
+            }
+            return;
+        }
+        let page = start / PAGE * PAGE;
+        if self.small.insert(start, len, 0, (page, page + PAGE)) == (page, PAGE) {
+            self.small.remove(page);
+            self.give_pages(page, PAGE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(memory: usize) -> Device {
+        Device::new(DeviceConfig {
+            memory,
+            memory_pools: true,
+        })
+    }
+
+    #[test]
+    fn small_blocks_share_a_page_and_give_it_back_with_the_last_of_them() {
+        let mut d = device(64 << 20);
+        let blocks: Vec<u64> = (0..50).map(|_| d.take(100).unwrap()).collect();
+        assert_eq!(d.available(), 62 << 20);
+        assert_eq!(blocks.iter().fold(0, |m, b| m | b) & 0xfff, 0xe00);
+        for b in blocks {
+            d.give(b, 100);
+        }
+        assert_eq!(d.available(), 64 << 20);
+    }
+
+    #[test]
+    fn memory_in_pieces_still_grants_one_large_block() {
+        let mut d = device(64 << 20);
+        let blocks: Vec<u64> = (0..32).map(|_| d.take(2 << 20).unwrap()).collect();
+        assert_eq!(d.take(1), Err(OUT_OF_MEMORY));
+        for b in blocks.iter().step_by(2) {
+            d.give(*b, 2 << 20);
+        }
+        assert!(d.take(32 << 20).is_ok());
+    }
+
+    #[test]
+    fn sizes_near_the_end_of_the_number_range_are_out_of_memory() {
+        let mut d = device(64 << 20);
+        for size in [u64::MAX, u64::MAX - 511, 1 << 63, 1 << 50, (64 << 20) + 1] {
+            assert_eq!(d.take(size), Err(OUT_OF_MEMORY));
+        }
+        assert_eq!(d.available(), 64 << 20);
+    }
+}

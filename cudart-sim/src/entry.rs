@@ -1,0 +1,99 @@
+//! What every C function does first and last: counting, the states in which nothing works, faults, the last error.
+
+use crate::calls::Call;
+use crate::error::{Answer, NOT_READY, NOT_SUPPORTED};
+use crate::sys::cudaError;
+use crate::{counters, fault, runtime, thread};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// What a call needs before it can do anything.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// A driver.
+    Driver,
+    /// A device.
+    Device,
+    /// A device whose context is not broken.
+    Context,
+}
+
+/// Runs the body of a C function. A failure becomes this thread's last error, except "not ready", which is none.
+/// A panic inside (a defect of the simulator) is caught and answered with `cudaErrorUnknown`.
+pub(crate) fn enter(call: Call, needs: Needs, body: impl FnOnce() -> Answer) -> cudaError {
+    counters::count(call);
+    run(Some(call), needs, body)
+}
+
+/// As [`enter`], for what is no C function: not counted, and no fault can be set for it.
+pub(crate) fn enter_named(needs: Needs, body: impl FnOnce() -> Answer) -> cudaError {
+    run(None, needs, body)
+}
+
+fn run(call: Option<Call>, needs: Needs, body: impl FnOnce() -> Answer) -> cudaError {
+    if let Err(code) = gate() {
+        return code;
+    }
+    let answer = match call.and_then(fault::injected) {
+        Some(code) => Err(code),
+        None => catch_unwind(AssertUnwindSafe(|| {
+            usable(needs)?;
+            body()
+        }))
+        .unwrap_or(Err(cudaError::cudaErrorUnknown)),
+    };
+    match answer {
+        Ok(()) => cudaError::cudaSuccess,
+        Err(code) => {
+            if code != NOT_READY && code != cudaError::cudaSuccess {
+                thread::record_error(code);
+            }
+            code
+        }
+    }
+}
+
+/// The states in which a call is refused without leaving an error behind.
+fn gate() -> Answer {
+    if runtime::forked() {
+        return Err(cudaError::cudaErrorInitializationError);
+    }
+    if runtime::unloaded() {
+        return Err(cudaError::cudaErrorCudartUnloading);
+    }
+    runtime::start();
+    if runtime::no_driver() {
+        return Err(cudaError::cudaErrorInsufficientDriver);
+    }
+    if thread::with(|t| t.in_host_function.get()) {
+        return Err(cudaError::cudaErrorNotPermitted);
+    }
+    Ok(())
+}
+
+fn usable(needs: Needs) -> Answer {
+    if needs != Needs::Driver && runtime::device_count() == 0 {
+        return Err(cudaError::cudaErrorNoDevice);
+    }
+    if needs == Needs::Context
+        && let Some(code) = runtime::broken(thread::device())
+    {
+        return Err(code);
+    }
+    Ok(())
+}
+
+/// The answer of a function that is not simulated: an error, and its name on stderr the first time.
+pub(crate) fn not_simulated(call: Call) -> Answer {
+    static TOLD: [AtomicBool; crate::calls::COUNT] =
+        [const { AtomicBool::new(false) }; crate::calls::COUNT];
+    if let Some(told) = TOLD.get(call as usize)
+        && !told.swap(true, Relaxed)
+    {
+        eprintln!(
+            "cudart-sim: {} is not simulated and answers 801 (not supported)",
+            call.name()
+        );
+    }
+    Err(NOT_SUPPORTED)
+}

@@ -1,0 +1,99 @@
+//! What stands for a kernel: a closure that runs in a stream and sees only the ranges that were declared.
+
+use crate::entry::{Needs, enter_named};
+use crate::error::{Answer, INVALID_VALUE};
+use crate::runtime::lock;
+use crate::sys;
+use crate::work::{Place, Work};
+use crate::worker;
+use std::ffi::c_void;
+use std::time::Duration;
+
+/// A range of device (or page-locked) memory: where it starts, and how many bytes it has.
+pub type Range = (*const c_void, usize);
+
+/// What a simulated kernel sees: copies of the ranges that it reads, and buffers for those that it writes.
+#[derive(Debug)]
+pub struct KernelView {
+    /// The ranges that it reads, as they are when it starts.
+    pub reads: Vec<Vec<u8>>,
+    /// The ranges that it writes: their contents when it starts, written back when it ends.
+    pub writes: Vec<Vec<u8>>,
+}
+
+/// Runs `f` in a stream, as a kernel that reads and writes just these ranges. Returns what a launch would:
+/// `cudaErrorInvalidValue` for a range that is not inside one allocation, `cudaErrorInvalidResourceHandle` for a
+/// destroyed stream. CUDA calls inside are refused with 800.
+pub fn launch(
+    stream: sys::cudaStream_t,
+    reads: &[Range],
+    writes: &[Range],
+    f: impl FnOnce(&mut KernelView) + Send + 'static,
+) -> sys::cudaError_t {
+    launch_for(stream, Duration::ZERO, reads, writes, f)
+}
+
+/// As [`launch`]; the kernel takes at least that long if a time model is on.
+pub fn launch_for(
+    stream: sys::cudaStream_t,
+    duration: Duration,
+    reads: &[Range],
+    writes: &[Range],
+    f: impl FnOnce(&mut KernelView) + Send + 'static,
+) -> sys::cudaError_t {
+    enter_named(Needs::Context, || {
+        let mut rt = lock();
+        let slot = rt.stream(stream as usize, "launch")?;
+        let find = |(pointer, len): &Range| -> Answer<(Place, usize)> {
+            let place = rt.memory.resolve(&rt.devices, *pointer as u64, *len)?;
+            match place {
+                Place::Host(_, false) => Err(INVALID_VALUE),
+                _ => Ok((place, *len)),
+            }
+        };
+        let reads = reads.iter().map(find).collect::<Answer<Vec<_>>>()?;
+        let writes = writes.iter().map(find).collect::<Answer<Vec<_>>>()?;
+        let body = move || {
+            let mut view = KernelView {
+                reads: reads.iter().map(load).collect(),
+                writes: writes.iter().map(load).collect(),
+            };
+            f(&mut view);
+            for ((place, len), bytes) in writes.iter().zip(&view.writes) {
+                if bytes.len() == *len {
+                    store(place, bytes);
+                }
+            }
+        };
+        drop(worker::submit(
+            rt,
+            slot,
+            Work::Kernel(Box::new(body), duration),
+            Vec::new(),
+        )?);
+        Ok(())
+    })
+}
+
+fn load((place, len): &(Place, usize)) -> Vec<u8> {
+    let mut bytes = vec![0; *len];
+    let to = Place::Host(bytes.as_mut_ptr() as usize, false);
+    crate::work::copy_line(&to, place, *len);
+    bytes
+}
+
+fn store(place: &Place, bytes: &[u8]) {
+    let from = Place::Host(bytes.as_ptr() as usize, false);
+    crate::work::copy_line(place, &from, bytes.len());
+}
+
+/// What device memory holds now, whatever is running: for tests. Empty if the range is not inside one allocation.
+pub fn read_device(pointer: *const c_void, len: usize) -> Vec<u8> {
+    let rt = lock();
+    let place = rt.memory.resolve(&rt.devices, pointer as u64, len);
+    drop(rt);
+    match place {
+        Ok(place @ (Place::Device(..) | Place::Host(_, true))) => load(&(place, len)),
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,303 @@
+//! The whole simulated machine behind one lock, and the states in which it refuses to work.
+
+use crate::config::{Config, MAX_DEVICES, Schedule};
+use crate::device::Device;
+use crate::engine::{Engine, Kind, Point};
+use crate::error::{Answer, INVALID_DEVICE, INVALID_HANDLE};
+use crate::event::Event;
+use crate::handles::Handles;
+use crate::memory::Memory;
+use crate::pool::{Location, Pool};
+use crate::sys::cudaError;
+use crate::{mirror, thread, worker};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+static RUNTIME: Mutex<Runtime> = Mutex::new(Runtime::new());
+static STARTED: AtomicBool = AtomicBool::new(false);
+static NO_DRIVER: AtomicBool = AtomicBool::new(false);
+static UNLOADED: AtomicBool = AtomicBool::new(false);
+static FORKED: AtomicBool = AtomicBool::new(false);
+static DEVICES: AtomicUsize = AtomicUsize::new(0);
+static EPOCH: AtomicU64 = AtomicU64::new(1);
+static BROKEN: [AtomicU32; MAX_DEVICES] = [const { AtomicU32::new(0) }; MAX_DEVICES];
+
+/// The lock, held.
+pub(crate) type Guard = MutexGuard<'static, Runtime>;
+
+/// Everything that the simulated machine knows.
+pub(crate) struct Runtime {
+    pub(crate) config: Option<Config>,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) engine: Engine,
+    /// Handle → (slot, uid) of a stream.
+    pub(crate) streams: Handles<(u32, u64)>,
+    pub(crate) events: Handles<Event>,
+    /// Handle → place in `pools`.
+    pub(crate) pool_handles: Handles<usize>,
+    pub(crate) pools: Vec<Option<Pool>>,
+    pub(crate) memory: Memory,
+    fork_handler: bool,
+}
+
+/// Takes the lock.
+pub(crate) fn lock() -> Guard {
+    RUNTIME.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Whether this process is a forked child of one that has used the runtime.
+pub(crate) fn forked() -> bool {
+    FORKED.load(Ordering::Relaxed)
+}
+
+/// Whether the runtime has been unloaded, as it is while a process ends.
+pub(crate) fn unloaded() -> bool {
+    UNLOADED.load(Ordering::Relaxed)
+}
+
+pub(crate) fn set_unloaded(unloaded: bool) {
+    UNLOADED.store(unloaded, Ordering::Relaxed);
+}
+
+/// Whether there is no driver.
+pub(crate) fn no_driver() -> bool {
+    NO_DRIVER.load(Ordering::Relaxed)
+}
+
+/// How many devices there are.
+pub(crate) fn device_count() -> usize {
+    DEVICES.load(Ordering::Relaxed)
+}
+
+/// Counts the resets, so that what threads remember from before is forgotten.
+pub(crate) fn epoch() -> u64 {
+    EPOCH.load(Ordering::Relaxed)
+}
+
+/// The error that a device's context is broken with, if it is.
+pub(crate) fn broken(device: u32) -> Option<cudaError> {
+    let code = BROKEN.get(device as usize)?.load(Ordering::Relaxed);
+    (code != 0).then_some(cudaError(code))
+}
+
+pub(crate) fn set_broken(device: u32, code: u32) {
+    if let Some(place) = BROKEN.get(device as usize) {
+        place.store(code, Ordering::Relaxed);
+    }
+}
+
+extern "C" fn in_child() {
+    FORKED.store(true, Ordering::Relaxed);
+}
+
+/// Makes the machine at the first call.
+pub(crate) fn start() {
+    if !STARTED.load(Ordering::Acquire) {
+        lock().start();
+    }
+}
+
+impl Runtime {
+    const fn new() -> Runtime {
+        Runtime {
+            config: None,
+            devices: Vec::new(),
+            engine: Engine::new(),
+            streams: Handles::new(),
+            events: Handles::new(),
+            pool_handles: Handles::new(),
+            pools: Vec::new(),
+            memory: Memory::new(),
+            fork_handler: false,
+        }
+    }
+
+    fn start(&mut self) {
+        if STARTED.load(Ordering::Acquire) {
+            return;
+        }
+        let config = self.config.get_or_insert_with(Config::from_env).clone();
+        if !self.fork_handler {
+            // SAFETY: the handler only stores to an atomic.
+            self.fork_handler = unsafe { libc::pthread_atfork(None, None, Some(in_child)) } == 0;
+        }
+        let count = config.devices.len().min(MAX_DEVICES);
+        self.engine.restart(count);
+        self.engine.schedule = Schedule::Eager;
+        self.engine.patience = config.patience;
+        self.engine.depth = config.queue_depth.max(1);
+        self.engine.time = config.time.clone();
+        self.engine.set_schedule(config.schedule);
+        self.devices = config
+            .devices
+            .iter()
+            .take(count)
+            .cloned()
+            .map(Device::new)
+            .collect();
+        for ordinal in 0..count {
+            let place = self.pools.len();
+            self.pools
+                .push(Some(Pool::new(Location::Device(ordinal as u32), 0)));
+            if let Ok(handle) = self.pool_handles.insert(place)
+                && let Some(device) = self.devices.get_mut(ordinal)
+            {
+                device.default_pool = handle;
+                device.current_pool = handle;
+            }
+            set_broken(ordinal as u32, 0);
+        }
+        NO_DRIVER.store(!config.driver, Ordering::Relaxed);
+        DEVICES.store(count, Ordering::Relaxed);
+        STARTED.store(true, Ordering::Release);
+    }
+
+    /// Forgets everything but the lock; the next call makes a new machine. Nothing may be running.
+    pub(crate) fn stop(&mut self) {
+        STARTED.store(false, Ordering::Release);
+        EPOCH.fetch_add(1, Ordering::Relaxed);
+        for pool in self.pools.iter_mut().flatten() {
+            pool.dissolve(&mut self.devices);
+        }
+        for (start, region) in &self.memory.pinned {
+            if !region.registered {
+                mirror::unmap_host(*start as usize, region.len as usize);
+            }
+        }
+        self.memory = Memory::new();
+        self.pools.clear();
+        self.pool_handles.clear();
+        self.streams.clear();
+        self.events.clear();
+        self.devices.clear();
+        self.config = None;
+        UNLOADED.store(false, Ordering::Relaxed);
+    }
+
+    /// The device of that ordinal.
+    pub(crate) fn device(&mut self, ordinal: i32) -> Answer<&mut Device> {
+        usize::try_from(ordinal)
+            .ok()
+            .and_then(|d| self.devices.get_mut(d))
+            .ok_or(INVALID_DEVICE)
+    }
+
+    /// The slot of the stream that a handle names, for a call of this thread. A dead handle is reported.
+    pub(crate) fn stream(&mut self, handle: usize, call: &str) -> Answer<u32> {
+        match handle {
+            0 | 1 => Ok(self.engine.legacy(thread::device())),
+            2 => Ok(self.per_thread_stream()),
+            _ => match self.streams.get(handle) {
+                Some((slot, _)) => Ok(*slot),
+                None => {
+                    eprintln!(
+                        "cudart-sim: {call} was given the stream {handle:#x}, which was destroyed or never existed; \
+                         the real runtime crashes on that"
+                    );
+                    Err(INVALID_HANDLE)
+                }
+            },
+        }
+    }
+
+    /// The event that a handle names. A dead handle is reported.
+    pub(crate) fn event(&mut self, handle: usize, call: &str) -> Answer<&mut Event> {
+        if handle != 0 && self.events.get(handle).is_none() {
+            eprintln!(
+                "cudart-sim: {call} was given the event {handle:#x}, which was destroyed or never existed; \
+                 the real runtime may crash on that"
+            );
+        }
+        self.events.get_mut(handle).ok_or(INVALID_HANDLE)
+    }
+
+    /// What a synchronisation with a stream waits for: its end; for the legacy stream, the blocking streams' ends too.
+    pub(crate) fn stream_ends(&self, slot: u32) -> Vec<Point> {
+        self.engine.ends_before(slot)
+    }
+
+    fn per_thread_stream(&mut self) -> u32 {
+        let device = thread::device();
+        if let Some((slot, _)) = thread::default_stream(device) {
+            return slot;
+        }
+        let slot = self.engine.create(device, Kind::PerThread, 0);
+        let uid = self.engine.last(slot).uid;
+        thread::set_default_stream(device, slot, uid);
+        slot
+    }
+
+    /// A stream's handle is gone; the stream goes when its work is done.
+    pub(crate) fn retire_stream(&mut self, slot: u32, uid: u64) {
+        self.engine.destroy(slot, uid);
+    }
+
+    /// The host knows now that these points are done: pools give back what exceeds their thresholds.
+    pub(crate) fn observe(&mut self, points: &[Point]) {
+        for point in points {
+            self.engine.observe(*point);
+        }
+        let Runtime {
+            pools,
+            engine,
+            devices,
+            ..
+        } = self;
+        for pool in pools.iter_mut().flatten() {
+            if pool.reserved > pool.threshold {
+                let keep = pool.threshold;
+                pool.trim(engine, devices, keep);
+            }
+        }
+        for place in 0..self.pools.len() {
+            self.bury(place);
+        }
+    }
+
+    /// The pool that a handle names.
+    pub(crate) fn pool(&mut self, handle: usize) -> Answer<&mut Pool> {
+        let place = *self
+            .pool_handles
+            .get(handle)
+            .ok_or(crate::error::INVALID_VALUE)?;
+        self.pools
+            .get_mut(place)
+            .and_then(|p| p.as_mut())
+            .ok_or(crate::error::INVALID_VALUE)
+    }
+
+    pub(crate) fn bus(&self, device: u32, direction: usize) -> Option<u64> {
+        self.devices
+            .get(device as usize)?
+            .bus
+            .get(direction)
+            .copied()
+    }
+
+    pub(crate) fn set_bus(&mut self, device: u32, direction: usize, until: u64) {
+        if let Some(device) = self.devices.get_mut(device as usize)
+            && let Some(bus) = device.bus.get_mut(direction)
+        {
+            *bus = until;
+        }
+    }
+
+    /// The ends of all busy streams, of one device or of all.
+    pub(crate) fn ends(&self, device: Option<u32>) -> Vec<Point> {
+        match device {
+            Some(device) => self.engine.ends(device),
+            None => (0..self.devices.len() as u32)
+                .flat_map(|d| self.engine.ends(d))
+                .collect(),
+        }
+    }
+}
+
+/// Waits for everything that is submitted, on one device or on all.
+pub(crate) fn synchronize(mut rt: Guard, device: Option<u32>) -> Guard {
+    let ends = rt.ends(device);
+    rt = worker::wait(rt, &ends);
+    rt.engine.observe_idle(device);
+    rt.observe(&[]);
+    rt
+}

@@ -1,0 +1,218 @@
+//! What a stream can be asked to do, and the doing of it.
+
+use crate::config::TimeModel;
+use crate::contents::Space;
+use crate::mirror::{copy_bytes, fill_bytes};
+use crate::thread;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Release};
+use std::time::Duration;
+
+/// Work below this is done by the submitting thread when nothing is in its way.
+const SMALL: usize = 32 << 10;
+
+/// One end of a copy.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// An offset in the memory of a device.
+    Device(Arc<Space>, usize),
+    /// An address of host memory; whether it is page-locked.
+    Host(usize, bool),
+}
+
+/// Rows of bytes. One row: the pitches do not matter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) dst_pitch: usize,
+    pub(crate) src_pitch: usize,
+}
+
+impl Shape {
+    pub(crate) fn line(width: usize) -> Shape {
+        Shape {
+            width,
+            height: 1,
+            dst_pitch: width,
+            src_pitch: width,
+        }
+    }
+
+    /// From the first byte of the first row to the last byte of the last; `None` if that overflows.
+    pub(crate) fn extent(&self, pitch: usize) -> Option<usize> {
+        match self.height {
+            0 => Some(0),
+            n => pitch.checked_mul(n - 1)?.checked_add(self.width),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.width.saturating_mul(self.height)
+    }
+
+    /// The same rows as one row, where they lie without gaps.
+    fn flat(self) -> Shape {
+        if self.dst_pitch == self.width && self.src_pitch == self.width {
+            Shape::line(self.bytes())
+        } else {
+            self
+        }
+    }
+}
+
+/// One operation of a stream.
+pub(crate) enum Work {
+    /// Nothing: a place in the stream's order (event records, waits, frees).
+    Marker,
+    /// Notes the time, for an event that measures.
+    Stamp(Arc<AtomicU64>),
+    Copy {
+        dst: Place,
+        src: Place,
+        shape: Shape,
+    },
+    /// A copy whose source was read when it was submitted.
+    Staged {
+        dst: Place,
+        bytes: Box<[u8]>,
+    },
+    Fill {
+        dst: Place,
+        value: u8,
+        shape: Shape,
+    },
+    /// A host function and its argument.
+    Host(unsafe extern "C" fn(*mut std::ffi::c_void), usize),
+    /// What stands for a kernel, and how long it takes at least.
+    Kernel(Box<dyn FnOnce() + Send>, Duration),
+}
+
+/// Nanoseconds since the first question.
+pub(crate) fn now() -> u64 {
+    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    let start = START.get_or_init(std::time::Instant::now);
+    u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Work {
+    pub(crate) fn is_marker(&self) -> bool {
+        matches!(self, Work::Marker | Work::Stamp(_))
+    }
+
+    /// Whether it is so little that handing it to another thread would take longer.
+    pub(crate) fn is_small(&self) -> bool {
+        match self {
+            Work::Marker | Work::Stamp(_) => true,
+            Work::Copy { shape, .. } | Work::Fill { shape, .. } => shape.bytes() <= SMALL,
+            Work::Staged { bytes, .. } => bytes.len() <= SMALL,
+            Work::Host(..) | Work::Kernel(..) => false,
+        }
+    }
+
+    /// How long the modelled machine takes for it.
+    pub(crate) fn cost(&self, model: &TimeModel) -> Duration {
+        let (bytes, rate) = match self {
+            Work::Marker | Work::Stamp(_) | Work::Host(..) => return Duration::ZERO,
+            Work::Kernel(_, time) => return model.latency + *time,
+            Work::Copy { dst, src, shape } => {
+                let pinned = [dst, src]
+                    .iter()
+                    .all(|p| !matches!(p, Place::Host(_, false)));
+                let inside = [dst, src].iter().all(|p| matches!(p, Place::Device(..)));
+                let rate = match (inside, pinned) {
+                    (true, _) => model.device_gb_s,
+                    (_, true) => model.pinned_gb_s,
+                    _ => model.pageable_gb_s,
+                };
+                (shape.bytes(), rate)
+            }
+            Work::Staged { bytes, .. } => (bytes.len(), model.pageable_gb_s),
+            Work::Fill { shape, .. } => (shape.bytes(), model.device_gb_s),
+        };
+        let time = Duration::try_from_secs_f64(bytes as f64 / (rate.max(1e-3) * 1e9));
+        model.latency + time.unwrap_or(Duration::ZERO)
+    }
+
+    /// Over which bus, and which way, it moves bytes: 0 to a device, 1 to the host, `None` neither.
+    pub(crate) fn direction(&self) -> Option<usize> {
+        match self {
+            Work::Staged { .. } => Some(0),
+            Work::Copy { dst, src, .. } => match (dst, src) {
+                (Place::Device(..), Place::Host(..)) => Some(0),
+                (Place::Host(..), Place::Device(..)) => Some(1),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Does it.
+    pub(crate) fn run(self) {
+        match self {
+            Work::Marker => {}
+            Work::Stamp(time) => time.store(now(), Release),
+            Work::Copy { dst, src, shape } => copy(&dst, &src, shape.flat()),
+            Work::Staged { dst, bytes } => {
+                let src = Place::Host(bytes.as_ptr() as usize, false);
+                copy(&dst, &src, Shape::line(bytes.len()));
+            }
+            Work::Fill { dst, value, shape } => fill(&dst, value, shape.flat()),
+            Work::Host(function, argument) => {
+                thread::with(|t| t.in_host_function.set(true));
+                // SAFETY: whoever launched the host function promised that it may be called with this argument.
+                unsafe { function(argument as *mut std::ffi::c_void) };
+                thread::with(|t| t.in_host_function.set(false));
+            }
+            Work::Kernel(body, _) => {
+                thread::with(|t| t.in_host_function.set(true));
+                // A closure that panics is a failed kernel of a test: say so, and go on.
+                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
+                    eprintln!("cudart-sim: the closure of a simulated kernel panicked");
+                }
+                thread::with(|t| t.in_host_function.set(false));
+            }
+        }
+    }
+}
+
+/// Copies bytes that lie in one row.
+pub(crate) fn copy_line(dst: &Place, src: &Place, len: usize) {
+    copy(dst, src, Shape::line(len));
+}
+
+fn copy(dst: &Place, src: &Place, shape: Shape) {
+    for row in 0..shape.height {
+        let (to, from) = (row * shape.dst_pitch, row * shape.src_pitch);
+        match (dst, src) {
+            (Place::Host(dst, _), Place::Host(src, _)) => {
+                // SAFETY: host ranges are valid until the copy is done, by the contract of the copy functions.
+                unsafe { copy_bytes(dst + to, src + from, shape.width) };
+            }
+            (Place::Device(space, at), Place::Host(src, _)) => {
+                // SAFETY: as above.
+                unsafe { space.write(at + to, src + from, shape.width) };
+            }
+            (Place::Host(dst, _), Place::Device(space, at)) => {
+                // SAFETY: as above.
+                unsafe { space.read(at + from, dst + to, shape.width) };
+            }
+            (Place::Device(space, at), Place::Device(other, from_at)) => {
+                space.copy_from(at + to, other, from_at + from, shape.width);
+            }
+        }
+    }
+}
+
+fn fill(dst: &Place, value: u8, shape: Shape) {
+    for row in 0..shape.height {
+        let to = row * shape.dst_pitch;
+        match dst {
+            Place::Device(space, at) => space.fill(at + to, shape.width, value),
+            Place::Host(at, _) => {
+                // SAFETY: only page-locked memory is filled, and it stays until the device is idle.
+                unsafe { fill_bytes(at + to, value, shape.width) };
+            }
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! What the integration tests share.
+#![allow(dead_code)]
+
+use memmgr::{Config, DeviceAllocatorMode, MemoryManager, Stream};
+use memmgr_tests::Gate;
+use std::ffi::c_void;
+
+pub const MIB: usize = 1 << 20;
+pub const KIB: usize = 1 << 10;
+
+/// All modes.
+pub const MODES: [DeviceAllocatorMode; 3] = DeviceAllocatorMode::ALL;
+
+/// A manager of the test's own.
+pub fn manager() -> MemoryManager {
+    MemoryManager::new(Config::default()).expect("the defaults are valid")
+}
+
+/// A manager in a mode.
+pub fn manager_in(mode: DeviceAllocatorMode) -> MemoryManager {
+    MemoryManager::new(Config::default().mode(mode)).expect("the defaults are valid")
+}
+
+/// Puts work on a stream that ends when the gate opens.
+pub fn stall(stream: &Stream, gate: &Gate) {
+    let gate = gate.clone();
+    stream
+        .launch_host(move || gate.pass())
+        .expect("a host function can be launched");
+}
+
+/// What `cudaPeekAtLastError` says on this thread.
+pub fn last_error() -> u32 {
+    // SAFETY: the function has no preconditions.
+    unsafe { cuda_sys::cudaPeekAtLastError() }.0
+}
+
+/// The bytes of a pinned block.
+///
+/// # Safety
+/// `ptr` has `len` readable bytes that nobody writes meanwhile.
+pub unsafe fn bytes<'a>(ptr: *const c_void, len: usize) -> &'a [u8] {
+    // SAFETY: as this function demands.
+    unsafe { std::slice::from_raw_parts(ptr.cast(), len) }
+}
+
+/// The bytes of a pinned block, to be written.
+///
+/// # Safety
+/// `ptr` has `len` bytes that nobody else uses meanwhile.
+pub unsafe fn bytes_mut<'a>(ptr: *mut c_void, len: usize) -> &'a mut [u8] {
+    // SAFETY: as this function demands.
+    unsafe { std::slice::from_raw_parts_mut(ptr.cast(), len) }
+}
+
+/// Verifies all bookkeeping, and that in-use and live blocks agree.
+pub fn assert_sound(manager: &MemoryManager) {
+    manager.check().expect("the bookkeeping is sound");
+}
