@@ -26,8 +26,8 @@ use plain::Plain;
 const LEGEND: &str = "\
 none       cudaHostAlloc, cudaMalloc, cudaFree and cudaFreeHost for every frame
 pool       the manager's own best-fit pools, for device and pinned memory
-async      cudaMallocAsync on the device's memory pool; pinned memory as in pool
-cuda-pool  cudaMallocFromPoolAsync on the manager's pool; pinned memory as in pool
+async      cudaMallocAsync on the device's memory pool; pinned as in pool
+cuda-pool  cudaMallocFromPoolAsync on a pool of the manager; pinned as in pool
 alloc      time inside allocating and freeing, of all frames
 reuse      requests served without new memory from CUDA
 ";
