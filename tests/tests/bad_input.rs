@@ -57,12 +57,12 @@ fn copies_and_memsets_past_the_end_of_a_block_are_refused() {
                 ] {
                     let what = format!("{mode}: {size} bytes at offset {offset}");
                     let names = |block: *mut c_void| {
-                        [
-                            size.to_string(),
-                            hex(at(block)),
-                            hex(block),
-                            LEN.to_string(),
-                        ]
+                        let mut names = vec![size.to_string()];
+                        // Longer ranges leave the other block as well, and either may be named.
+                        if size <= MIB {
+                            names.extend([hex(at(block)), hex(block), LEN.to_string()]);
+                        }
+                        names
                     };
                     let check = |block, f: &dyn Fn() -> Result<()>| {
                         out_of_range(&manager, &what, &names(block), f);
@@ -239,7 +239,7 @@ fn two_dimensional_ranges_are_checked_to_the_last_byte_of_the_last_row() {
                 });
             }
             // No product overflows, but the end of the range does.
-            for (width, height, pitch) in [(usize::MAX, 1, usize::MAX), (16, 2, usize::MAX - 15)] {
+            for (width, height, pitch) in [(usize::MAX, 1, usize::MAX), (16, 2, usize::MAX - 16)] {
                 out_of_range(&manager, "the end overflows", &[hex(device)], || {
                     manager.memset_2d(device, pitch, 1, width, height, &stream)
                 });
@@ -572,6 +572,74 @@ fn an_initial_size_above_its_limit_is_refused() {
         assert_eq!(kind.stats(&manager).reserved, MIB);
         // SAFETY: nobody uses the block.
         unsafe { kind.free(&manager, block).unwrap() };
+    }
+}
+
+/// The limit holds also where it was set after the initial size.
+#[test]
+fn an_initial_size_above_a_later_limit_is_refused_or_cut() {
+    for pinned in [false, true] {
+        let manager = manager();
+        let (result, reserved) = if pinned {
+            manager.set_pinned_pool_size(2 * MIB).unwrap();
+            manager.set_pinned_pool_limit(Some(MIB));
+            let result = manager.allocate_pinned(256);
+            (result, manager.stats().pinned.reserved)
+        } else {
+            manager.set_device_pool_size(2 * MIB).unwrap();
+            manager.set_device_pool_limit(Some(MIB));
+            let result = manager.allocate_device(256);
+            (result, manager.stats().device[0].best_fit.reserved)
+        };
+        assert!(
+            reserved <= MIB,
+            "pinned: {pinned}: {reserved} bytes reserved, limit {MIB}"
+        );
+        if let Err(error) = result {
+            assert!(
+                matches!(
+                    error,
+                    Error::LimitExceeded { .. } | Error::InvalidSize { .. }
+                ),
+                "{error}"
+            );
+        }
+        assert_sound(&manager);
+    }
+}
+
+/// A limit (and an initial size) that cuts into a granule: whatever the answer, it is the same each time, and a refusal
+/// names the granule.
+#[test]
+fn a_limit_that_is_no_multiple_of_the_granule_gives_one_answer() {
+    for kind in OWN_POOLS {
+        for initial in [0, 1000] {
+            let manager = manager();
+            kind.set_pool_limit(&manager, 1000);
+            kind.set_pool_size(&manager, initial).unwrap();
+            let answers: Vec<bool> = (0..3)
+                .map(|_| match kind.allocate(&manager, 1000) {
+                    Ok(block) => {
+                        // SAFETY: nobody uses the block.
+                        unsafe { kind.free(&manager, block).unwrap() };
+                        true
+                    }
+                    Err(error) => {
+                        assert!(error.to_string().contains("256"), "{kind:?}: {error}");
+                        false
+                    }
+                })
+                .collect();
+            assert!(
+                answers.iter().all(|answer| *answer == answers[0]),
+                "{kind:?}, initial size {initial}: {answers:?}"
+            );
+            // What fits with its granule is served in any case.
+            let block = kind.allocate(&manager, 768).unwrap();
+            // SAFETY: nobody uses the block.
+            unsafe { kind.free(&manager, block).unwrap() };
+            assert_sound(&manager);
+        }
     }
 }
 

@@ -3,8 +3,12 @@
 
 mod common;
 
-use common::{KIB, MIB, assert_sound, checks::OWN_POOLS, manager};
-use memmgr::{Observer, Place, SegmentChange};
+use common::{
+    KIB, MIB, assert_sound,
+    checks::{Kind, OWN_POOLS},
+    manager,
+};
+use memmgr::{DeviceAllocatorMode, Observer, Place, SegmentChange, Stream};
 use std::{
     ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -69,7 +73,7 @@ fn blocks_never_lie_in_two_segments_and_each_segment_goes_back_as_it_came() {
             [MIB; 2]
         );
         #[cfg(feature = "sim")]
-        if kind != common::checks::Kind::Pinned {
+        if kind != Kind::Pinned {
             assert_eq!(
                 segments[0].0 + MIB,
                 segments[1].0,
@@ -175,4 +179,37 @@ fn a_segment_that_the_runtime_gives_out_twice_is_refused() {
     unsafe { manager.free_device(p).unwrap() };
     assert_eq!(manager.shutdown().unwrap().released, 2 * MIB);
     assert_eq!(common::last_error(), 0);
+}
+
+/// The same in the async modes: a block that the driver gives out again is counted once.
+#[test]
+fn a_block_that_the_runtime_gives_out_twice_is_counted_once() {
+    memmgr_tests::sim_only!("a real runtime may take another address");
+    let _alone = alone();
+    for mode in [
+        DeviceAllocatorMode::AsyncStreamOrdered,
+        DeviceAllocatorMode::CudaAsyncPool,
+    ] {
+        let manager = common::manager_in(mode);
+        let stream = Stream::new().unwrap();
+        let p = manager.allocate_device_on(512, &stream).unwrap();
+        // SAFETY: the block came from the driver's pool, and nothing uses its memory; the manager does not know of this,
+        // which is what the test is about.
+        let answer = unsafe { cuda_sys::cudaFreeAsync(p, stream.as_raw().cast()) };
+        assert_eq!(answer.0, 0);
+        let again = manager.allocate_device_on(512, &stream);
+        let stats = Kind::Device(mode).stats(&manager);
+        assert_eq!(
+            (stats.live_blocks, stats.in_use),
+            (1, 512),
+            "{mode}: {again:?}"
+        );
+        if let Ok(q) = again {
+            assert_eq!(q, p, "or this test shows nothing");
+        }
+        // SAFETY: nobody uses the block.
+        let _ = unsafe { manager.free_device_on(p, &stream) };
+        let stats = Kind::Device(mode).stats(&manager);
+        assert_eq!((stats.live_blocks, stats.in_use), (0, 0), "{mode}");
+    }
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{MIB, assert_sound, manager};
-use memmgr::{Error, Stream};
+use memmgr::Stream;
 
 /// The stream is alive and idle: nothing can touch the memory any more.
 #[test]
@@ -98,37 +98,4 @@ fn a_stream_can_have_a_larger_block_than_those_that_it_has_freed() {
         stream.synchronize().unwrap();
     }
     assert_sound(&manager);
-}
-
-/// The limit holds also where it was set after the initial size.
-#[test]
-fn an_initial_size_above_a_later_limit_is_refused_or_cut() {
-    for pinned in [false, true] {
-        let manager = manager();
-        let (result, reserved) = if pinned {
-            manager.set_pinned_pool_size(2 * MIB).unwrap();
-            manager.set_pinned_pool_limit(Some(MIB));
-            let result = manager.allocate_pinned(256);
-            (result, manager.stats().pinned.reserved)
-        } else {
-            manager.set_device_pool_size(2 * MIB).unwrap();
-            manager.set_device_pool_limit(Some(MIB));
-            let result = manager.allocate_device(256);
-            (result, manager.stats().device[0].best_fit.reserved)
-        };
-        assert!(
-            reserved <= MIB,
-            "pinned: {pinned}: {reserved} bytes reserved, limit {MIB}"
-        );
-        if let Err(error) = result {
-            assert!(
-                matches!(
-                    error,
-                    Error::LimitExceeded { .. } | Error::InvalidSize { .. }
-                ),
-                "{error}"
-            );
-        }
-        assert_sound(&manager);
-    }
 }
