@@ -265,3 +265,30 @@ fn the_mode_may_change_while_others_allocate_and_free() {
     assert_sound(&manager);
     assert!(manager.shutdown().unwrap().live.is_empty());
 }
+
+/// Case B34, last part, in the driver's pool: other code frees a block behind the manager's back, and the driver gives the
+/// address out again. Then there is one block, counted once.
+#[test]
+fn a_block_that_the_driver_gives_out_twice_is_counted_once() {
+    memmgr_tests::sim_only!("a real driver may take another address");
+    // A pool of the manager's own: nobody else takes the address meanwhile.
+    let mode = DeviceAllocatorMode::CudaAsyncPool;
+    let manager = manager_in(mode);
+    let stream = Stream::new().unwrap();
+    let p = manager.allocate_device_on(512, &stream).unwrap();
+    // SAFETY: the block came from the driver's pool, and nothing uses its memory; the manager does not know of this, which
+    // is what the test is about.
+    let answer = unsafe { cuda_sys::cudaFreeAsync(p, stream.as_raw().cast()) };
+    assert_eq!(answer.0, 0);
+    let again = manager.allocate_device_on(512, &stream);
+    let stats = Kind::Device(mode).stats(&manager);
+    assert_eq!((stats.live_blocks, stats.in_use), (1, 512), "{again:?}");
+    if let Ok(q) = again {
+        assert_eq!(q, p, "or this test shows nothing");
+    }
+    // SAFETY: nobody uses the block.
+    let _ = unsafe { manager.free_device_on(p, &stream) };
+    let stats = Kind::Device(mode).stats(&manager);
+    assert_eq!((stats.live_blocks, stats.in_use), (0, 0));
+    stream.synchronize().unwrap();
+}
