@@ -23,7 +23,7 @@ impl std::error::Error for AlreadyInUse {}
 /// If the machine is already in use.
 pub fn configure(config: Config) -> Result<(), AlreadyInUse> {
     let mut rt = lock();
-    if !rt.devices.is_empty() || rt.config.is_some() {
+    if runtime::started() {
         return Err(AlreadyInUse);
     }
     rt.config = Some(config);
@@ -35,6 +35,9 @@ pub fn configure(config: Config) -> Result<(), AlreadyInUse> {
 ///
 /// No other thread may be inside a CUDA call, and all pointers and handles from before are dead.
 pub fn reset() {
+    if runtime::forked() {
+        return;
+    }
     let mut rt = runtime::synchronize(lock(), None);
     rt.stop();
 }
@@ -46,6 +49,9 @@ pub fn unload() {
 
 /// Changes the schedule from now on.
 pub fn set_schedule(schedule: Schedule) {
+    if runtime::forked() {
+        return;
+    }
     runtime::start();
     let mut rt = lock();
     rt.engine.set_schedule(schedule);
@@ -78,6 +84,9 @@ pub struct MemoryInfo {
 pub fn memory_info(device: u32) -> Option<MemoryInfo> {
     use crate::memory::Source;
     use crate::pool::Location;
+    if runtime::forked() {
+        return None;
+    }
     runtime::start();
     let rt = lock();
     let known = rt.devices.get(device as usize)?;

@@ -79,6 +79,9 @@ pub(crate) struct Engine {
     legacy: Vec<Option<u32>>,
     busy: Vec<Vec<u32>>,
     pub(crate) ready: VecDeque<u32>,
+    /// How many of the ready heads may block until another one runs, and how many such are running.
+    pub(crate) ready_blocking: usize,
+    pub(crate) running_blocking: usize,
     pokes: Vec<u32>,
     notify: bool,
     pub(crate) workers: usize,
@@ -104,6 +107,8 @@ impl Engine {
             legacy: Vec::new(),
             busy: Vec::new(),
             ready: VecDeque::new(),
+            ready_blocking: 0,
+            running_blocking: 0,
             pokes: Vec::new(),
             notify: false,
             workers: 0,
@@ -123,16 +128,12 @@ impl Engine {
 
     /// Forgets all streams (none of which may be busy) and makes room for these devices. Ids go on.
     pub(crate) fn restart(&mut self, devices: usize) {
-        for slot in 0..self.slots.len() as u32 {
-            if let Some(s) = self.live(slot) {
-                s.uid = 0;
-            }
-        }
         self.slots.clear();
         self.free.clear();
         self.legacy = vec![None; devices];
         self.busy = vec![Vec::new(); devices];
         self.ready.clear();
+        self.ready_blocking = 0;
         self.pokes.clear();
     }
 
@@ -418,15 +419,20 @@ impl Engine {
                 return;
             }
             if head.work.as_ref().is_some_and(|w| self.inline(w)) {
-                if let Some(work) = self.begin(slot) {
+                let broken = crate::runtime::broken(stream.device).is_some();
+                if let Some(work) = self.begin(slot)
+                    && !broken
+                {
                     work.run();
                 }
                 self.finish(slot);
                 continue;
             }
+            let blocking = head.work.as_ref().is_some_and(Work::may_block);
             if let Some(stream) = self.live(slot) {
                 stream.state = State::Ready;
                 self.ready.push_back(slot);
+                self.ready_blocking += usize::from(blocking);
             }
             return;
         }

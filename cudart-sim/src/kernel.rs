@@ -89,6 +89,9 @@ fn store(place: &Place, bytes: &[u8]) {
 
 /// What device memory holds now, whatever is running: for tests. Empty if the range is not inside one allocation.
 pub fn read_device(pointer: *const c_void, len: usize) -> Vec<u8> {
+    if crate::runtime::forked() {
+        return Vec::new();
+    }
     let rt = lock();
     let place = rt.memory.resolve(&rt.devices, pointer as u64, len);
     drop(rt);

@@ -90,6 +90,11 @@ extern "C" fn in_child() {
     FORKED.store(true, Ordering::Relaxed);
 }
 
+/// Whether the machine has been made.
+pub(crate) fn started() -> bool {
+    STARTED.load(Ordering::Acquire)
+}
+
 /// Makes the machine at the first call.
 pub(crate) fn start() {
     if !STARTED.load(Ordering::Acquire) {
@@ -171,6 +176,9 @@ impl Runtime {
         self.events.clear();
         self.devices.clear();
         self.config = None;
+        for place in &BROKEN {
+            place.store(0, Ordering::Relaxed);
+        }
         UNLOADED.store(false, Ordering::Relaxed);
     }
 

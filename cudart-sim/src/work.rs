@@ -110,6 +110,11 @@ impl Work {
         }
     }
 
+    /// Whether it may wait for something that other work does, so that it must have a thread of its own.
+    pub(crate) fn may_block(&self) -> bool {
+        matches!(self, Work::Host(..) | Work::Kernel(..))
+    }
+
     /// How long the modelled machine takes for it.
     pub(crate) fn cost(&self, model: &TimeModel) -> Duration {
         let (bytes, rate) = match self {

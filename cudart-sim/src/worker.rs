@@ -14,6 +14,9 @@ use std::time::Duration;
 static WORK: Condvar = Condvar::new();
 static DONE: Condvar = Condvar::new();
 
+/// How many copies and fills run at a time.
+const MOST_PLAIN: usize = 8;
+
 /// How long a thread without work stays.
 const LINGER: Duration = Duration::from_millis(500);
 
@@ -24,7 +27,13 @@ pub(crate) fn wake(rt: &mut Guard, here: usize) {
     if engine.take_notify() {
         DONE.notify_all();
     }
-    let needed = engine.ready.len().saturating_sub(here);
+    // Whatever may block gets a thread at once; of the rest, which always ends, a few run at a time.
+    let plain = engine.ready.len().saturating_sub(engine.ready_blocking);
+    let busy = engine
+        .workers
+        .saturating_sub(engine.idle + engine.starting + engine.running_blocking + here);
+    let needed =
+        (engine.ready_blocking + plain.min(MOST_PLAIN.saturating_sub(busy))).saturating_sub(here);
     while engine.starting + engine.notified < needed {
         if engine.idle > engine.notified {
             engine.notified += 1;
@@ -70,6 +79,9 @@ fn run_one(mut rt: Guard) -> Guard {
         return rt;
     };
     if let Some(work) = rt.engine.begin(slot) {
+        let blocking = usize::from(work.may_block());
+        rt.engine.ready_blocking = rt.engine.ready_blocking.saturating_sub(blocking);
+        rt.engine.running_blocking += blocking;
         let delay = match rt.engine.schedule {
             Schedule::Random(_) => Duration::from_micros(rt.engine.draw() % 300),
             _ => Duration::ZERO,
@@ -90,6 +102,7 @@ fn run_one(mut rt: Guard) -> Guard {
             std::thread::sleep(Duration::from_nanos(rest));
         }
         rt = runtime::lock();
+        rt.engine.running_blocking = rt.engine.running_blocking.saturating_sub(blocking);
     }
     rt.engine.finish(slot);
     rt.engine.settle();
@@ -162,6 +175,9 @@ pub(crate) fn submit(
     if rt.engine.full(slot) {
         rt.engine.blocked_on_full += 1;
         let uid = rt.engine.stream(slot).map(|s| s.uid);
+        // Nobody who is stuck here can ask for anything, so all of it may run.
+        let all = rt.engine.last(slot);
+        rt.engine.demand(&[all]);
         while rt.engine.full(slot) && rt.engine.stream(slot).map(|s| s.uid) == uid {
             let Some(room) = rt.engine.watch_room(slot) else {
                 break;

@@ -23,6 +23,16 @@ pub fn check(call: &str, status: sys::cudaError_t) -> Result<()> {
     Err(Failure::message(format!("{call} failed: {name}, {text}")))
 }
 
+/// How many devices there are. Unlike asking for their properties, this makes no context on them.
+pub fn device_count() -> Result<usize> {
+    let mut count = 0;
+    // SAFETY: `count` is a valid place for the number.
+    check("cudaGetDeviceCount", unsafe {
+        sys::cudaGetDeviceCount(&raw mut count)
+    })?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
 /// Makes a device current for this thread.
 pub fn select_device(ordinal: i32) -> Result<()> {
     // SAFETY: takes a number and checks it.

@@ -14,31 +14,24 @@ pub fn backend_line() -> &'static str {
     }
 }
 
-/// How to get a device, for those who have none.
-const REMEDY: &str = "install the NVIDIA driver (nvidia-smi must list a device), or build with \
-                      `--features sim` to run on the simulated runtime";
-
-/// Explains a failure that means there is no device at all.
-pub fn explain(error: memmgr::Error) -> Failure {
-    match error {
-        memmgr::Error::Unavailable { .. } => Failure::message(format!("{error}; {REMEDY}")),
-        other => Failure::Manager(other),
-    }
-}
-
 /// Makes the device current for this thread, or says which ones there are.
 pub fn select(ordinal: i32) -> Result<()> {
-    let count = memmgr::devices().map_err(explain)?.len();
-    match usize::try_from(ordinal) {
-        Ok(index) if index < count => cuda::select_device(ordinal),
-        _ if count == 1 => Err(Failure::message(format!(
-            "there is no device {ordinal}: the only one is 0"
-        ))),
-        _ => Err(Failure::message(format!(
-            "there is no device {ordinal}: they are 0 to {}",
-            count.saturating_sub(1)
-        ))),
+    let count = match cuda::device_count() {
+        Ok(count) if count > 0 => count,
+        // The library says why there is none, and what helps.
+        _ => memmgr::devices()?.len(),
+    };
+    if usize::try_from(ordinal).is_ok_and(|index| index < count) {
+        return cuda::select_device(ordinal);
     }
+    let which = match count {
+        0 => "there is none at all".to_owned(),
+        1 => "the only one is 0".to_owned(),
+        _ => format!("they are 0 to {}", count - 1),
+    };
+    Err(Failure::message(format!(
+        "there is no device {ordinal}: {which}"
+    )))
 }
 
 /// The mode that the current device grants when `mode` is asked for.
@@ -71,15 +64,15 @@ pub fn usage(manager: &MemoryManager, mode: DeviceAllocatorMode, ordinal: i32) -
     Ok(device.map_or_else(Usage::default, |stats| Usage {
         peak_in_use: stats.best_fit.peak_in_use as u64,
         peak_reserved: stats.best_fit.peak_reserved as u64,
-        waits: stats.best_fit.waits as u64,
+        waits: stats.best_fit.waits,
     }))
 }
 
 /// Prepares the simulated machine before the first CUDA call: its times follow the model, and its
-/// devices hold `needed` bytes twice, where that is given. What the environment says about either goes
-/// first. The result says what was decided about the memory.
+/// devices hold several times `needed` bytes, where that is given. What the environment says about
+/// either goes first. The result says what was decided about the memory.
 #[cfg(feature = "sim")]
-pub fn prepare_simulator(needed: Option<u64>) -> Option<String> {
+pub fn prepare_simulator(needed: Option<u64>) -> Result<Option<String>> {
     use cudart_sim::{Config, TimeModel};
 
     let mut config = Config::from_env();
@@ -105,23 +98,24 @@ pub fn prepare_simulator(needed: Option<u64>) -> Option<String> {
             )
         }
     });
-    cudart_sim::configure(config);
-    note
+    cudart_sim::configure(config).map_err(Failure::message)?;
+    Ok(note)
 }
 
 /// Without the simulator there is nothing to prepare.
 #[cfg(not(feature = "sim"))]
-pub fn prepare_simulator(_needed: Option<u64>) -> Option<String> {
-    None
+pub fn prepare_simulator(_needed: Option<u64>) -> Result<Option<String>> {
+    Ok(None)
 }
 
-/// Twice what is needed, in whole GiB. Nothing is committed until it is touched, but addresses are
-/// limited: a trace beyond that sees requests fail, as it would on a GPU.
+/// Eight times what is needed, in whole GiB, so that no mode is held back by the device. Nothing is
+/// committed until it is touched, but addresses are limited: a trace that needs more sees requests fail,
+/// as it would on a GPU.
 #[cfg(feature = "sim")]
 fn simulated_size(needed: u64) -> u64 {
     const GIB: u64 = 1 << 30;
     needed
-        .saturating_mul(2)
+        .saturating_mul(8)
         .div_ceil(GIB)
         .clamp(1, 1024)
         .saturating_mul(GIB)
@@ -137,9 +131,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_simulated_device_holds_twice_what_a_trace_needs_within_limits() {
+    fn a_simulated_device_holds_more_than_a_trace_needs_within_limits() {
         assert_eq!(simulated_size(0), 1 << 30);
-        assert_eq!(simulated_size(3 << 30), 6 << 30);
+        assert_eq!(simulated_size(3 << 30), 24 << 30);
         assert_eq!(simulated_size(u64::MAX), 1 << 40);
     }
 }

@@ -9,14 +9,14 @@ use crate::error::Result;
 use crate::table::{cuda_version, mib};
 
 pub fn run(out: &mut impl Write) -> Result<()> {
-    let versions = memmgr::versions().map_err(device::explain)?;
+    let versions = memmgr::versions()?;
     let runtime = cuda_version(versions.runtime);
     let driver = match versions.driver {
         0 => "none".to_owned(),
         number => format!("for CUDA {}", cuda_version(number)),
     };
     writeln!(out, "runtime: CUDA {runtime}, driver: {driver}")?;
-    for info in memmgr::devices().map_err(device::explain)? {
+    for info in memmgr::devices()? {
         describe(&info, out)?;
     }
     Ok(())

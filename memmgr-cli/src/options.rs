@@ -26,9 +26,7 @@ const EXAMPLES: &str = "Examples:
 pub enum Command {
     /// Show the CUDA runtime, the driver, the devices and what the memory manager can do on them
     Info,
-    /// Process frames of mixed sizes without a memory manager and in each of its modes
     Demo(DemoOptions),
-    /// Repeat the allocations of a recorded program and measure them
     Replay(ReplayOptions),
 }
 

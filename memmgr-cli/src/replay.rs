@@ -151,7 +151,7 @@ fn load(paths: &[PathBuf]) -> Result<Vec<Named>> {
 pub fn run(options: &ReplayOptions, out: &mut impl Write) -> Result<()> {
     let traces = load(&options.traces)?;
     let peak = traces.iter().map(|t| t.trace.peak_live).max().unwrap_or(0);
-    if let Some(note) = device::prepare_simulator(Some(peak)) {
+    if let Some(note) = device::prepare_simulator(Some(peak))? {
         writeln!(out, "{note}")?;
     }
     device::select(options.device)?;

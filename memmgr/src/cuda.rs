@@ -71,6 +71,7 @@ calls! {
     StreamCreate => "cudaStreamCreateWithPriority", StreamDestroy => "cudaStreamDestroy",
     StreamGetId => "cudaStreamGetId", StreamGetFlags => "cudaStreamGetFlags", StreamGetDevice => "cudaStreamGetDevice",
     StreamQuery => "cudaStreamQuery", StreamSynchronize => "cudaStreamSynchronize",
+    StreamIsCapturing => "cudaStreamIsCapturing",
     StreamWaitEvent => "cudaStreamWaitEvent", LaunchHostFunc => "cudaLaunchHostFunc",
     EventCreate => "cudaEventCreateWithFlags", EventRecord => "cudaEventRecord", EventQuery => "cudaEventQuery",
     EventSynchronize => "cudaEventSynchronize",
@@ -347,6 +348,19 @@ pub(crate) unsafe fn stream_query(stream: RawStream) -> Result<bool> {
     ask(Call::StreamQuery, || unsafe {
         sys::cudaStreamQuery(stream.get())
     })
+}
+
+/// Whether the stream is being captured into a graph.
+///
+/// # Safety
+/// The handle is alive.
+pub(crate) unsafe fn stream_is_capturing(stream: RawStream) -> Result<bool> {
+    let mut status = sys::cudaStreamCaptureStatus::cudaStreamCaptureStatusNone;
+    // SAFETY: the handle is alive, `status` is a place for one status.
+    call(Call::StreamIsCapturing, || unsafe {
+        sys::cudaStreamIsCapturing(stream.get(), &mut status)
+    })?;
+    Ok(status != sys::cudaStreamCaptureStatus::cudaStreamCaptureStatusNone)
 }
 
 /// # Safety

@@ -161,6 +161,15 @@ impl Fence {
         self.done.store(true, Ordering::Release);
     }
 
+    /// The stream turned out to have finished everything that was submitted to it, so nothing needs to be recorded.
+    pub fn mark_done(&self) {
+        self.set_done();
+        let mut state = lock(&self.state);
+        if *state == State::Open {
+            *state = State::Recorded;
+        }
+    }
+
     /// Whether an event was recorded (or is not needed any more).
     pub fn is_closed(&self) -> bool {
         self.is_done() || matches!(*lock(&self.state), State::Recorded)

@@ -81,11 +81,6 @@ impl StreamCore {
         self.id
     }
 
-    /// The ordinal of its device.
-    pub fn device(&self) -> i32 {
-        self.device
-    }
-
     /// Whether only its own thread can record on it.
     pub fn is_per_thread(&self) -> bool {
         self.kind == StreamKind::PerThread
@@ -161,6 +156,20 @@ impl StreamCore {
     pub fn wait_for_end_on_stream(&self, handle: &Handle) -> Result<()> {
         self.end_point()?
             .map_or(Ok(()), |event| handle.wait_raw(event.raw()))
+    }
+
+    /// Whether everything that was submitted so far has finished, as far as may be asked: never of the legacy stream,
+    /// which is a barrier for others, nor of one that is being captured, which the question would end.
+    pub fn is_idle(self: &Arc<Self>) -> bool {
+        if self.kind == StreamKind::Legacy {
+            return false;
+        }
+        let Some(handle) = self.upgrade() else {
+            return false;
+        };
+        // SAFETY: the handle is alive.
+        let capturing = unsafe { cuda::stream_is_capturing(handle.raw()) };
+        matches!(capturing, Ok(false)) && handle.query().unwrap_or(false)
     }
 
     /// Runs `f` with the device current where the handle itself does not name one.

@@ -48,13 +48,17 @@ pub fn run(arguments: &Arguments) -> Result {
         "gpu-bundle: building the tests against CUDA {}",
         cuda.name
     ));
-    let tests = build(&[
+    let mut tests = build(&[
         "test",
         "-p",
         "memmgr-tests",
         "--no-default-features",
         "--no-run",
     ])?;
+    // The one test of cuda-sys that asks a device: whether its structs are as large as the runtime believes.
+    for (name, file) in build(&["test", "-p", "cuda-sys", "--test", "runtime", "--no-run"])? {
+        tests.push((format!("cuda-sys-{name}"), file));
+    }
     say("gpu-bundle: building memmgr");
     let programs = build(&["build", "-p", "memmgr-cli"])?;
     if programs.is_empty() {
@@ -130,7 +134,6 @@ fn executables(command: &mut Command) -> Result<Vec<(String, PathBuf)>> {
             .as_str()
             .unwrap_or_default()
             .to_string();
-        // The unit tests of a package's library are named like the package.
         found.push((name, PathBuf::from(file)));
     }
     Ok(found)

@@ -1,27 +1,21 @@
 //! The demo with the memory manager, in any of its modes: memory is given back as soon as its last work
 //! has been submitted, while that work still runs, and the next frame may have it.
 //!
-//! Buffers know their size, and the manager checks every range against the block that it lies in.
+//! Buffers are the manager's guards: dropping one is all there is to freeing it.
 
-use std::ffi::c_void;
-
-use memmgr::{Config, CopyKind, DeviceAllocatorMode, MemoryManager, Stream};
+use memmgr::{
+    Config, CopyKind, DeviceAllocatorMode, DeviceBuffer, MemoryManager, PinnedBuffer, Stream,
+};
 
 use super::Measured;
 use super::frames::Region;
 use super::pipeline::{Memory, Times};
 use crate::cuda;
 use crate::device;
-use crate::error::{Failure, Result};
+use crate::error::Result;
 
 /// What CUDA's pool of the mode `cuda-pool` keeps when it is idle, in bytes.
 const KEPT: usize = 256 << 20;
-
-/// A block of the manager.
-pub struct Block {
-    address: *mut c_void,
-    len: usize,
-}
 
 /// A manager of its own, with its streams.
 pub struct Managed {
@@ -34,8 +28,13 @@ pub struct Managed {
     native_reuses: u64,
     /// Bytes that CUDA's pool held at the last request.
     native_reserved: u64,
-    /// CUDA calls made only to observe.
-    observing: u64,
+    /// The manager's CUDA calls before the first frame, and those made only to observe.
+    other_calls: u64,
+}
+
+/// The CUDA calls that the manager has made so far, in the whole process.
+fn cuda_calls() -> u64 {
+    memmgr::cuda_calls().iter().map(|(_, count)| count).sum()
 }
 
 impl Managed {
@@ -48,20 +47,22 @@ impl Managed {
             DeviceAllocatorMode::CudaAsyncPool => config = config.device_pool_size(KEPT),
         }
         let streams = (0..streams).map(|_| Stream::new());
+        let streams = streams.collect::<Result<_, _>>()?;
         Ok(Self {
             manager: MemoryManager::new(config)?,
             mode,
             ordinal,
-            streams: streams.collect::<Result<_, _>>()?,
+            streams,
             device_requests: 0,
             native_reuses: 0,
             native_reserved: 0,
-            observing: 0,
+            other_calls: cuda_calls(),
         })
     }
 
     /// What the manager says at the end; it is shut down.
     pub fn measured(self, times: Times) -> Result<Measured> {
+        let cuda_calls = cuda_calls() - self.other_calls;
         let stats = self.manager.stats();
         let usage = device::usage(&self.manager, self.mode, self.ordinal)?;
         let own_pool = stats.device.iter().find(|own| own.device == self.ordinal);
@@ -73,7 +74,7 @@ impl Managed {
             times,
             requests: self.device_requests + stats.pinned.allocations,
             reuses: device_reuses + stats.pinned.reuses,
-            cuda_calls: stats.total_cuda_calls().saturating_sub(self.observing),
+            cuda_calls,
             device_in_use: usage.peak_in_use,
             device_reserved: usage.peak_reserved,
             pinned_in_use: stats.pinned.peak_in_use as u64,
@@ -84,85 +85,81 @@ impl Managed {
         Ok(measured)
     }
 
+    /// A drop cannot fail visibly; the manager keeps what went wrong in it.
+    fn drop_failure(&self) -> Result<()> {
+        self.manager.take_error().map_or(Ok(()), |e| Err(e.into()))
+    }
+
     fn is_own_pool(&self) -> bool {
         self.mode == DeviceAllocatorMode::BestFitPool
     }
 }
 
 impl Memory for Managed {
-    type Pinned = Block;
-    type Device = Block;
+    type Pinned = PinnedBuffer<u8>;
+    type Device = DeviceBuffer<u8>;
     const FREES_IN_STREAM_ORDER: bool = true;
 
-    fn pinned(&mut self, len: usize) -> Result<Block> {
-        let address = self.manager.allocate_pinned(len)?;
-        Ok(Block { address, len })
+    fn pinned(&mut self, len: usize) -> Result<PinnedBuffer<u8>> {
+        Ok(self.manager.pinned(len)?)
     }
 
-    fn device(&mut self, len: usize, stream: usize) -> Result<Block> {
+    fn device(&mut self, len: usize, stream: usize) -> Result<DeviceBuffer<u8>> {
         self.device_requests += 1;
-        let address = self
-            .manager
-            .allocate_device_on(len, &self.streams[stream])?;
-        Ok(Block { address, len })
+        Ok(self.manager.device(len, &self.streams[stream])?)
     }
 
-    fn free_pinned(&mut self, memory: Block) -> Result<()> {
-        // SAFETY: a block of `pinned`, given up by its owner; only copies through the manager use it.
-        Ok(unsafe { self.manager.free_pinned(memory.address) }?)
+    fn free_pinned(&mut self, memory: PinnedBuffer<u8>) -> Result<()> {
+        drop(memory);
+        self.drop_failure()
     }
 
-    fn free_device(&mut self, memory: Block, stream: usize) -> Result<()> {
-        let stream = &self.streams[stream];
-        // SAFETY: a block of `device`, given up by its owner, whose work is all on this stream.
-        Ok(unsafe { self.manager.free_device_on(memory.address, stream) }?)
+    fn free_device(&mut self, memory: DeviceBuffer<u8>, _stream: usize) -> Result<()> {
+        drop(memory);
+        self.drop_failure()
     }
 
-    fn write(&mut self, to: &mut Block, bytes: &[u8]) -> Result<()> {
-        if bytes.len() != to.len {
-            return Err(Failure::message("the contents do not fit their buffer"));
-        }
-        // SAFETY: `len` bytes of host memory that nothing else uses: the manager hands out a block only
-        // after the work on it has finished, and the pipeline writes it before it submits a copy.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.address.cast::<u8>(), to.len) };
+    fn write(&mut self, to: &mut PinnedBuffer<u8>, bytes: &[u8]) -> Result<()> {
+        to.as_mut_slice()?.copy_from_slice(bytes);
         Ok(())
     }
 
-    fn read<'m>(&mut self, from: &'m Block) -> Result<&'m [u8]> {
-        // SAFETY: `len` bytes of host memory, initialised when their segment was made. The pipeline has
-        // synchronised the stream that wrote them, and the borrow keeps them from being freed.
-        Ok(unsafe { std::slice::from_raw_parts(from.address.cast::<u8>(), from.len) })
+    fn read<'m>(&mut self, from: &'m PinnedBuffer<u8>) -> Result<&'m [u8]> {
+        Ok(from.as_slice()?)
     }
 
-    fn copy_in(&mut self, to: &mut Block, from: &Block, stream: usize) -> Result<()> {
-        let (len, stream) = (to.len.min(from.len), &self.streams[stream]);
-        // SAFETY: both blocks hold `len` bytes, are of this manager, and are freed in stream order.
-        Ok(unsafe {
-            self.manager
-                .copy_to_device_async(to.address, from.address, len, stream)
-        }?)
+    fn copy_in(
+        &mut self,
+        to: &mut DeviceBuffer<u8>,
+        from: &PinnedBuffer<u8>,
+        stream: usize,
+    ) -> Result<()> {
+        let _ = self.streams[stream].copy_to_device(from, to)?;
+        Ok(())
     }
 
-    fn copy_out(&mut self, to: &mut Block, from: &Block, stream: usize) -> Result<()> {
-        let (len, stream) = (to.len.min(from.len), &self.streams[stream]);
-        // SAFETY: as in `copy_in`.
-        Ok(unsafe {
-            self.manager
-                .copy_to_host_async(to.address, from.address, len, stream)
-        }?)
+    fn copy_out(
+        &mut self,
+        to: &mut PinnedBuffer<u8>,
+        from: &DeviceBuffer<u8>,
+        stream: usize,
+    ) -> Result<()> {
+        let _ = self.streams[stream].copy_to_host(from, to)?;
+        Ok(())
     }
 
     fn copy_part(
         &mut self,
-        to: (&mut Block, Region),
-        from: (&Block, Region),
+        to: (&mut DeviceBuffer<u8>, Region),
+        from: (&DeviceBuffer<u8>, Region),
         row: usize,
         rows: usize,
         stream: usize,
     ) -> Result<()> {
-        let target = to.1.within(to.0.address, to.0.len, row, rows)?;
-        let source = from.1.within(from.0.address, from.0.len, row, rows)?;
-        // SAFETY: both regions lie inside their blocks, which are freed in stream order.
+        let target = to.1.within(to.0.as_ptr(), to.0.len(), row, rows)?;
+        let source = from.1.within(from.0.as_ptr(), from.0.len(), row, rows)?;
+        // SAFETY: both regions lie inside buffers of this manager, which the host cannot reach; when a
+        // buffer is dropped its memory stays as it is until this copy has finished.
         Ok(unsafe {
             self.manager.copy_2d(
                 target,
@@ -177,13 +174,9 @@ impl Memory for Managed {
         }?)
     }
 
-    fn fill(&mut self, memory: &mut Block, value: u8, stream: usize) -> Result<()> {
-        let stream = &self.streams[stream];
-        // SAFETY: sets the bytes of the block, which is freed in stream order.
-        Ok(unsafe {
-            self.manager
-                .memset(memory.address, value, memory.len, stream)
-        }?)
+    fn fill(&mut self, memory: &mut DeviceBuffer<u8>, value: u8, stream: usize) -> Result<()> {
+        let _ = self.streams[stream].memset(memory, value)?;
+        Ok(())
     }
 
     fn synchronize(&mut self, stream: usize) -> Result<()> {
@@ -195,9 +188,9 @@ impl Memory for Managed {
         if self.is_own_pool() {
             return Ok(());
         }
-        let before = self.manager.stats().total_cuda_calls();
+        let before = cuda_calls();
         let reserved = self.manager.native_pool_usage(self.mode)?.reserved as u64;
-        self.observing += self.manager.stats().total_cuda_calls() - before;
+        self.other_calls += cuda_calls() - before;
         if reserved <= self.native_reserved {
             self.native_reuses += 1;
         }

@@ -26,8 +26,8 @@ use plain::Plain;
 const LEGEND: &str = "\
 none       cudaHostAlloc, cudaMalloc, cudaFree and cudaFreeHost for every frame
 pool       the manager's own best-fit pools, for device and pinned memory
-async      cudaMallocAsync on the device's memory pool; pinned memory as in pool
-cuda-pool  cudaMallocFromPoolAsync on the manager's pool; pinned memory as in pool
+async      cudaMallocAsync on the device's memory pool; pinned as in pool
+cuda-pool  cudaMallocFromPoolAsync on a pool of the manager; pinned as in pool
 alloc      time inside allocating and freeing, of all frames
 reuse      requests served without new memory from CUDA
 ";
@@ -64,11 +64,11 @@ pub fn run(options: &DemoOptions, out: &mut impl Write) -> Result<()> {
             "--streams must be between 1 and {MOST_STREAMS}"
         )));
     }
-    device::prepare_simulator(None);
+    device::prepare_simulator(None)?;
     device::select(options.device)?;
     writeln!(
         out,
-        "{} on {}, seed {}: 480p to 4K, cropped, bordered and tiled on the device",
+        "{} on {}, seed {}: 480p to 4K; crop, border and tiles on the device",
         counted(options.frames, "frame"),
         counted(options.streams, "stream"),
         options.seed

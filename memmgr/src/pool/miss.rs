@@ -43,7 +43,7 @@ impl Pool {
             })?;
         self.prepare()?;
         let reuse = {
-            let mut state = lock(&self.state);
+            let state = lock(&self.state);
             if let Some(limit) = state.config.limit.filter(|limit| rounded > *limit) {
                 return Err(Error::LimitExceeded {
                     place: self.place(),
@@ -51,7 +51,6 @@ impl Pool {
                     limit,
                 });
             }
-            state.order.want_closed(on.map(|on| on.core().uid));
             state.config.reuse
         };
         self.release_retiring();
@@ -133,6 +132,38 @@ impl Pool {
                 self.poll(true);
                 search()
             })
+            .or_else(|| {
+                self.end_epochs(on);
+                search()
+            })
+    }
+
+    /// Ends the open epochs of all other streams. Those whose stream turns out to be idle are complete at once; the rest
+    /// get their event at their stream's next call.
+    fn end_epochs(&self, on: Option<&Handle>) {
+        let ended = lock(&self.state)
+            .order
+            .end_epochs(on.map(|on| on.core().uid));
+        let mut idle: Vec<(u64, bool)> = Vec::new();
+        let mut done: Vec<Arc<Fence>> = Vec::new();
+        for fence in ended {
+            let uid = fence.core().uid;
+            let is_idle = match idle.iter().find(|(known, _)| *known == uid) {
+                Some((_, is_idle)) => *is_idle,
+                None => {
+                    let is_idle = fence.core().is_idle();
+                    idle.push((uid, is_idle));
+                    is_idle
+                }
+            };
+            if is_idle {
+                fence.mark_done();
+                done.push(fence);
+            }
+        }
+        if !done.is_empty() {
+            lock(&self.state).complete(&done, true);
+        }
     }
 
     /// Queries fences and makes what has completed idle: a bounded part, or all of it.
@@ -290,6 +321,7 @@ impl Pool {
     /// Gives every wholly idle segment back to CUDA; the bytes. Work that is still running keeps its memory.
     pub fn trim(&self) -> Result<usize> {
         self.poll(true);
+        self.end_epochs(None);
         segment::release_orphans();
         self.release_segments(|_, _| true)
     }

@@ -130,22 +130,19 @@ impl Pool {
     ///
     /// A hit makes no CUDA call, unless another stream waits for this one's epoch.
     pub fn allocate(&self, size: usize, on: Option<&Handle>, raw: bool) -> Result<usize> {
-        let (found, epoch) = {
+        let (found, wanted) = {
             let mut state = lock(&self.state);
+            state.counters.allocations += 1;
             if state.retiring.is_empty() && state.prepared {
-                state.counters.allocations += 1;
                 let found = state.take_usable(size, on, raw);
                 state.counters.reuses += u64::from(found.is_some());
-                (
-                    found,
-                    on.and_then(|on| state.order.epoch_to_close(on.core())),
-                )
+                let wanted = on.map(|on| state.order.epochs_to_close(on.core()));
+                (found, wanted.unwrap_or_default())
             } else {
-                state.counters.allocations += 1;
-                (None, None)
+                (None, Vec::new())
             }
         };
-        self.close_epoch(epoch, on);
+        self.close_epochs(wanted, on);
         match found {
             Some(address) => Ok(address),
             None => self.allocate_slowly(size, on, raw).inspect_err(|_| {
@@ -161,7 +158,7 @@ impl Pool {
     ///
     /// `None`: the address belongs to no segment of this pool.
     pub fn free(&self, address: usize, on: FreeOn<'_>) -> Result<Option<()>> {
-        let (handle, fence) = {
+        let (handle, wanted) = {
             let mut guard = lock(&self.state);
             let state = &mut *guard;
             let Some(live) = state.space.data_mut(address) else {
@@ -182,23 +179,30 @@ impl Pool {
             }
             state.order.release(&live.inherited, &state.space);
             state.counters.frees += 1;
-            let fence = single
-                .or_else(|| handle.and_then(|handle| state.order.epoch_to_close(handle.core())));
-            (handle, fence)
+            let mut wanted = handle.map_or_else(Vec::new, |handle| {
+                state.order.epochs_to_close(handle.core())
+            });
+            wanted.extend(single);
+            (handle, wanted)
         };
-        self.close_epoch(fence, handle);
+        self.close_epochs(wanted, handle);
         Ok(Some(()))
     }
 
-    /// Records the event of an epoch that has just been detached from its stream.
-    fn close_epoch(&self, epoch: Option<Arc<Fence>>, handle: Option<&Handle>) {
-        let (Some(epoch), Some(handle)) = (epoch, handle) else {
+    /// Records the events of epochs that have ended, in their own stream.
+    fn close_epochs(&self, wanted: Vec<Arc<Fence>>, handle: Option<&Handle>) {
+        let Some(handle) = handle.filter(|_| !wanted.is_empty()) else {
             return;
         };
-        if let Err(error) = epoch.close_with(handle) {
-            tracing::warn!(%error, "an epoch could not be closed: its memory stays parked until the stream ends");
+        for epoch in &wanted {
+            if let Err(error) = epoch.close_with(handle) {
+                tracing::warn!(%error, "an epoch could not be closed: its memory stays parked until its stream ends");
+            }
         }
-        lock(&self.state).order.enqueue(&epoch);
+        let mut state = lock(&self.state);
+        for epoch in &wanted {
+            state.order.enqueue(epoch);
+        }
     }
 
     fn report_segment(&self, base: usize, len: usize, change: SegmentChange) {

@@ -76,8 +76,8 @@ struct Slot {
     core: Arc<StreamCore>,
     class: ClassId,
     epoch: Option<(Arc<Fence>, OwnerId)>,
-    /// Another stream has missed: close the epoch at this stream's next call.
-    close_wanted: bool,
+    /// Epochs that others have asked for: this stream's next call records their event.
+    wanted: Vec<Arc<Fence>>,
 }
 
 /// A fence that owners wait for.
@@ -139,7 +139,7 @@ impl Order {
                 core: core.clone(),
                 class,
                 epoch: None,
-                close_wanted: false,
+                wanted: Vec::new(),
             }
         })
     }
@@ -359,33 +359,35 @@ impl Order {
                 self.queues.remove(&uid);
             }
         }
-        if let Some(slot) = self.slots.get_mut(&uid)
-            && slot
-                .epoch
-                .as_ref()
-                .is_some_and(|(epoch, _)| epoch.uid == fence.uid)
-        {
-            slot.epoch = None;
+        self.detach(fence);
+        if let Some(slot) = self.slots.get_mut(&uid) {
+            slot.wanted.retain(|wanted| wanted.uid != fence.uid);
         }
     }
 
-    /// A request of `by` (a stream's uid) found nothing: all others close their epochs at their next call.
-    pub fn want_closed(&mut self, by: Option<u64>) {
+    /// A request of `by` (a stream's uid) found nothing: all other open epochs end here. Each is either known to be
+    /// complete soon, because its stream turns out to be idle, or its stream records the event at its next call.
+    pub fn end_epochs(&mut self, by: Option<u64>) -> Vec<Arc<Fence>> {
+        let mut ended = Vec::new();
         for (uid, slot) in &mut self.slots {
-            if Some(*uid) != by && slot.epoch.is_some() {
-                slot.close_wanted = true;
+            if Some(*uid) == by {
+                continue;
             }
+            if let Some((fence, _)) = slot.epoch.take() {
+                slot.wanted.push(fence);
+            }
+            slot.wanted.retain(|fence| !fence.is_closed());
+            ended.extend(slot.wanted.iter().cloned());
         }
+        ended
     }
 
-    /// The epoch that the stream should close now, if others have asked for it. Later frees start a new one.
-    pub fn epoch_to_close(&mut self, core: &StreamCore) -> Option<Arc<Fence>> {
-        let slot = self.slots.get_mut(&core.uid)?;
-        if !slot.close_wanted {
-            return None;
+    /// The epochs whose event the stream should record now, since others have asked for their memory.
+    pub fn epochs_to_close(&mut self, core: &StreamCore) -> Vec<Arc<Fence>> {
+        match self.slots.get_mut(&core.uid) {
+            Some(slot) if !slot.wanted.is_empty() => std::mem::take(&mut slot.wanted),
+            _ => Vec::new(),
         }
-        slot.close_wanted = false;
-        slot.epoch.take().map(|(fence, _)| fence)
     }
 
     /// Detaches an epoch from its stream before somebody closes it: no later free may join.
@@ -397,7 +399,6 @@ impl Order {
                 .is_some_and(|(epoch, _)| epoch.uid == fence.uid)
         {
             slot.epoch = None;
-            slot.close_wanted = false;
         }
     }
 
@@ -453,7 +454,13 @@ impl Order {
             .slots
             .values_mut()
             .filter(|slot| slot.core.is_retired())
-            .filter_map(|slot| slot.epoch.take().map(|(fence, _)| fence))
+            .flat_map(|slot| {
+                slot.epoch
+                    .take()
+                    .map(|(fence, _)| fence)
+                    .into_iter()
+                    .chain(slot.wanted.drain(..))
+            })
             .collect();
         for fence in &ended {
             self.enqueue(fence);
@@ -530,7 +537,9 @@ impl Order {
         let ended: Vec<(u64, ClassId)> = self
             .slots
             .iter()
-            .filter(|(_, slot)| slot.core.is_retired() && slot.epoch.is_none())
+            .filter(|(_, slot)| {
+                slot.core.is_retired() && slot.epoch.is_none() && slot.wanted.is_empty()
+            })
             .map(|(uid, slot)| (*uid, slot.class))
             .collect();
         if ended.is_empty() {

@@ -1,0 +1,167 @@
+//! Short forms for the tests: calls that answer numbers, streams that are stalled, both schedules.
+#![allow(dead_code, unused_macros, unused_imports)]
+
+use cudart_sim::{Schedule, sys};
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// Calls a CUDA function; the answer is the number of the error.
+macro_rules! cuda {
+    ($name:ident($($argument:expr),* $(,)?)) => {{
+        // SAFETY: the tests pass pointers that are valid, or that the call has to refuse.
+        unsafe { cudart_sim::sys::$name($($argument),*) }.0
+    }};
+}
+pub(crate) use cuda;
+
+pub const H2D: sys::cudaMemcpyKind = sys::cudaMemcpyKind::cudaMemcpyHostToDevice;
+pub const D2H: sys::cudaMemcpyKind = sys::cudaMemcpyKind::cudaMemcpyDeviceToHost;
+pub const D2D: sys::cudaMemcpyKind = sys::cudaMemcpyKind::cudaMemcpyDeviceToDevice;
+pub const H2H: sys::cudaMemcpyKind = sys::cudaMemcpyKind::cudaMemcpyHostToHost;
+pub const ANY: sys::cudaMemcpyKind = sys::cudaMemcpyKind::cudaMemcpyDefault;
+
+pub const LEGACY: sys::cudaStream_t = 1 as sys::cudaStream_t;
+pub const PER_THREAD: sys::cudaStream_t = 2 as sys::cudaStream_t;
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Tests that share the one machine of the process take turns. Leaves a fresh machine, eager.
+pub fn machine() -> MutexGuard<'static, ()> {
+    let turn = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
+    cudart_sim::reset();
+    turn
+}
+
+/// Runs a test on a fresh machine under each schedule that must not make a difference to it.
+pub fn under_every_schedule(test: impl Fn()) {
+    for schedule in [Schedule::Eager, Schedule::Lazy, Schedule::Random(11)] {
+        let _turn = machine();
+        cudart_sim::set_schedule(schedule);
+        eprintln!("schedule {schedule:?}");
+        test();
+        assert_eq!(cuda!(cudaDeviceSynchronize()), 0);
+    }
+}
+
+pub fn stream() -> sys::cudaStream_t {
+    let mut s = null_mut();
+    assert_eq!(
+        cuda!(cudaStreamCreateWithFlags(
+            &mut s,
+            sys::cudaStreamNonBlocking
+        )),
+        0
+    );
+    s
+}
+
+pub fn blocking_stream() -> sys::cudaStream_t {
+    let mut s = null_mut();
+    assert_eq!(cuda!(cudaStreamCreate(&mut s)), 0);
+    s
+}
+
+pub fn event() -> sys::cudaEvent_t {
+    let mut e = null_mut();
+    assert_eq!(
+        cuda!(cudaEventCreateWithFlags(
+            &mut e,
+            sys::cudaEventDisableTiming
+        )),
+        0
+    );
+    e
+}
+
+pub fn malloc(size: usize) -> *mut c_void {
+    let mut p = null_mut();
+    assert_eq!(cuda!(cudaMalloc(&mut p, size)), 0);
+    p
+}
+
+pub fn pinned(size: usize) -> *mut c_void {
+    let mut p = null_mut();
+    assert_eq!(cuda!(cudaHostAlloc(&mut p, size, 0)), 0);
+    p
+}
+
+pub fn malloc_async(size: usize, s: sys::cudaStream_t) -> *mut c_void {
+    let mut p = null_mut();
+    assert_eq!(cuda!(cudaMallocAsync(&mut p, size, s)), 0);
+    p
+}
+
+pub fn id(s: sys::cudaStream_t) -> u64 {
+    let mut n = 0;
+    assert_eq!(cuda!(cudaStreamGetId(s, &mut n)), 0);
+    n
+}
+
+pub fn pool_attribute(pool: sys::cudaMemPool_t, attribute: sys::cudaMemPoolAttr) -> u64 {
+    let mut n = 0u64;
+    assert_eq!(
+        cuda!(cudaMemPoolGetAttribute(
+            pool,
+            attribute,
+            (&raw mut n).cast()
+        )),
+        0
+    );
+    n
+}
+
+extern "C" fn sleep(milliseconds: *mut c_void) {
+    std::thread::sleep(Duration::from_millis(milliseconds as u64));
+}
+
+/// Puts work on a stream that takes that long.
+pub fn stall(s: sys::cudaStream_t, milliseconds: usize) {
+    assert_eq!(
+        cuda!(cudaLaunchHostFunc(
+            s,
+            Some(sleep),
+            milliseconds as *mut c_void
+        )),
+        0
+    );
+}
+
+/// How long `f` takes, in milliseconds.
+pub fn milliseconds(f: impl FnOnce()) -> u128 {
+    let start = Instant::now();
+    f();
+    start.elapsed().as_millis()
+}
+
+/// Work on a stream that cannot end before the gate is opened (or dropped).
+pub struct Gate(&'static AtomicBool);
+
+impl Gate {
+    pub fn on(s: sys::cudaStream_t) -> Gate {
+        extern "C" fn wait(open: *mut c_void) {
+            // SAFETY: the flag is leaked and lives for ever.
+            let open = unsafe { &*(open as *const AtomicBool) };
+            let start = Instant::now();
+            while !open.load(Ordering::Acquire) && start.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+        let open: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+        let argument = (open as *const AtomicBool).cast_mut().cast();
+        assert_eq!(cuda!(cudaLaunchHostFunc(s, Some(wait), argument)), 0);
+        Gate(open)
+    }
+
+    pub fn open(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.open();
+    }
+}
