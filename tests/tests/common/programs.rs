@@ -63,6 +63,18 @@ impl Program {
             }
             Err(error) => panic!("step {}: {error:?}", self.step),
         };
+        // An owner that does nothing: what its memory waits for must not be forgotten with it.
+        if self.rng.below(3) == 0 {
+            let by = self.rng.below(STREAMS as u64 + 1) as usize;
+            // SAFETY: nobody used the block.
+            unsafe {
+                match self.streams.get(by) {
+                    Some(stream) => self.mm.free_device_on(ptr, stream).unwrap(),
+                    None => self.mm.free_device(ptr).unwrap(),
+                }
+            }
+            return;
+        }
         let tag = self.tag();
         // SAFETY: the block is ours from here on: at once in real time, or for work in its stream.
         unsafe { rig::kernel_fill(ptr, tag, size, &self.streams[on]) };
@@ -184,8 +196,8 @@ impl Program {
     fn step(&mut self) {
         self.step += 1;
         match self.rng.below(32) {
-            0..12 => self.allocate(),
-            12..22 => self.free(),
+            0..14 => self.allocate(),
+            14..22 => self.free(),
             22..26 => self.hand_over(),
             26..28 => self.stall(),
             28 => {
