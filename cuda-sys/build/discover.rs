@@ -120,9 +120,15 @@ pub fn find_toolkit(
         match examine(Path::new(value), target) {
             Ok(layout) => return Ok(layout.into_toolkit(PathBuf::from(value), name.to_string())),
             Err(problem) => {
-                failed
-                    .probed
-                    .push(format!("{name}={}: {problem}", Path::new(value).display()));
+                let path = Path::new(value);
+                // Cargo runs a build script in its package's folder, not where the user is.
+                let relative = if path.is_relative() {
+                    " (a relative path: write it from / on)"
+                } else {
+                    ""
+                };
+                let line = format!("{name}={}: {problem}{relative}", path.display());
+                failed.probed.push(line);
                 failed.wrong_variable = Some(name);
                 return Err(failed);
             }

@@ -80,6 +80,9 @@ pub struct Config {
     pub queue_depth: usize,
     /// How long things take; `None`: no model.
     pub time: Option<TimeModel>,
+    /// What device memory holds when it is new: this byte, or (`None`) zeros or what was there before. A program that
+    /// relies on zeros is found out by a byte that is none.
+    pub fresh: Option<u8>,
 }
 
 impl Default for Config {
@@ -91,6 +94,7 @@ impl Default for Config {
             patience: Duration::from_secs(1),
             queue_depth: 1021,
             time: None,
+            fresh: None,
         }
     }
 }
@@ -109,7 +113,7 @@ impl Config {
     }
 
     /// The defaults, changed by the environment: `CUDART_SIM_DEVICES`, `CUDART_SIM_MEMORY`, `CUDART_SIM_DRIVER=none`,
-    /// `CUDART_SIM_SCHEDULE=eager|lazy|random:SEED`, `CUDART_SIM_TIME=model`, `CUDART_SIM_QUEUE`. A value that cannot be
+    /// `CUDART_SIM_SCHEDULE=eager|lazy|random:SEED`, `CUDART_SIM_TIME=model`, `CUDART_SIM_QUEUE`, `CUDART_SIM_FRESH`. A value that cannot be
     /// read is reported on stderr and ignored.
     pub fn from_env() -> Config {
         Config::from_lookup(|name| std::env::var(name).ok())
@@ -157,6 +161,7 @@ impl Config {
             _ => None,
         })
         .flatten();
+        config.fresh = read(&get, "CUDART_SIM_FRESH", |t| t.parse().ok());
         config
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct Device {
     pub(crate) current_pool: usize,
     pub(crate) peers: Vec<u32>,
     pub(crate) bus: [u64; 2],
+    /// What new memory is filled with.
+    fresh: Option<u8>,
 }
 
 /// Rounds up, or fails on overflow as out of memory.
@@ -35,7 +37,7 @@ pub(crate) fn round_up(size: u64, unit: u64) -> Answer<u64> {
 }
 
 impl Device {
-    pub(crate) fn new(config: DeviceConfig) -> Device {
+    pub(crate) fn new(config: DeviceConfig, fresh: Option<u8>) -> Device {
         Device {
             config,
             space: None,
@@ -46,6 +48,7 @@ impl Device {
             current_pool: 0,
             peers: Vec::new(),
             bus: [0; 2],
+            fresh,
         }
     }
 
@@ -107,7 +110,14 @@ impl Device {
         self.reserve()?;
         let (start, _) = self.pages.take(len).ok_or(OUT_OF_MEMORY)?;
         self.used += len;
+        self.refresh(start, len);
         Ok(start)
+    }
+
+    fn refresh(&self, start: u64, len: u64) {
+        if let (Some(byte), Some(space)) = (self.fresh, &self.space) {
+            space.fill((start - space.base()) as usize, len as usize, byte);
+        }
     }
 
     /// Gives pages back.
@@ -127,6 +137,7 @@ impl Device {
             return self.take_pages(len);
         }
         if let Some((start, _)) = self.small.take(len) {
+            self.refresh(start, len);
             return Ok(start);
         }
         let page = self.take_pages(PAGE)?;
@@ -159,10 +170,11 @@ mod tests {
     use super::*;
 
     fn device(memory: usize) -> Device {
-        Device::new(DeviceConfig {
+        let config = DeviceConfig {
             memory,
             memory_pools: true,
-        })
+        };
+        Device::new(config, None)
     }
 
     #[test]

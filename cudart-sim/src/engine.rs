@@ -6,70 +6,11 @@
 //! the runtime; the work itself runs outside it (`worker.rs`).
 
 use crate::config::{Schedule, TimeModel};
+pub(crate) use crate::stream::{Kind, Point};
+use crate::stream::{Op, State, Stream};
 use crate::work::Work;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-
-/// A place in a stream. It is done when the stream has completed that many operations, or is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Point {
-    pub(crate) slot: u32,
-    pub(crate) uid: u64,
-    pub(crate) seq: u64,
-}
-
-/// How a stream relates to the legacy default stream of its device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Legacy,
-    PerThread,
-    Blocking,
-    NonBlocking,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Nothing to do, or the head cannot start.
-    Idle,
-    /// In the queue for a worker.
-    Ready,
-    /// A worker runs its head.
-    Running,
-}
-
-struct Op {
-    work: Option<Work>,
-    after: Vec<Point>,
-    since: Option<Instant>,
-}
-
-/// One stream. Slots are used again; the `uid`, which is also the public id, never is.
-pub(crate) struct Stream {
-    pub(crate) uid: u64,
-    pub(crate) device: u32,
-    pub(crate) kind: Kind,
-    pub(crate) priority: i32,
-    queue: VecDeque<Op>,
-    completed: u64,
-    demanded: u64,
-    observed: u64,
-    state: State,
-    destroyed: bool,
-    waiting_on: Option<Point>,
-    /// Streams whose head waits for a point in this one.
-    waiters: Vec<(u64, u32)>,
-    /// The lowest number that a host thread waits for.
-    host_wait: u64,
-    busy_at: usize,
-    /// Which streams it was told to wait for, up to which operation.
-    followed: Vec<(u64, u64)>,
-}
-
-impl Stream {
-    fn submitted(&self) -> u64 {
-        self.completed + self.queue.len() as u64
-    }
-}
 
 /// All streams, and what is ready to run.
 pub(crate) struct Engine {
@@ -158,23 +99,7 @@ impl Engine {
     pub(crate) fn create(&mut self, device: u32, kind: Kind, priority: i32) -> u32 {
         let uid = self.next_uid;
         self.next_uid += 1;
-        let stream = Stream {
-            uid,
-            device,
-            kind,
-            priority,
-            queue: VecDeque::new(),
-            completed: 0,
-            demanded: 0,
-            observed: 0,
-            state: State::Idle,
-            destroyed: false,
-            waiting_on: None,
-            waiters: Vec::new(),
-            host_wait: u64::MAX,
-            busy_at: usize::MAX,
-            followed: Vec::new(),
-        };
+        let stream = Stream::new(uid, device, kind, priority);
         if let Some(slot) = self.free.pop()
             && let Some(place) = self.live(slot)
         {

@@ -48,6 +48,7 @@ mod memory;
 mod mirror;
 mod pool;
 mod runtime;
+mod stream;
 mod thread;
 mod timing;
 mod work;

@@ -28,6 +28,8 @@ struct Pending {
     uid: u64,
     ranges: Ranges,
     newest: u64,
+    /// No tag is below this.
+    oldest: u64,
 }
 
 /// A pool.
@@ -110,7 +112,7 @@ impl Pool {
             let limit = if known(point(owner.newest)) {
                 owner.newest
             } else {
-                let mut low = 0;
+                let mut low = owner.oldest.saturating_sub(1);
                 let mut high = owner.newest;
                 while low + 1 < high {
                     let middle = low + (high - low) / 2;
@@ -122,10 +124,11 @@ impl Pool {
                 }
                 low
             };
-            if limit > 0 {
+            if limit >= owner.oldest {
                 for (start, len) in owner.ranges.remove_up_to(limit) {
                     self.add_idle(start, len);
                 }
+                owner.oldest = limit + 1;
             }
         }
         pending.retain(|owner| !owner.ranges.is_empty());
@@ -260,6 +263,7 @@ impl Pool {
                     uid: point.uid,
                     ranges: Ranges::new(),
                     newest: 0,
+                    oldest: u64::MAX,
                 });
                 match self.pending.last_mut() {
                     Some(owner) => owner,
@@ -268,6 +272,7 @@ impl Pool {
             }
         };
         owner.newest = owner.newest.max(point.seq);
+        owner.oldest = owner.oldest.min(point.seq);
         owner.ranges.insert(start, len, point.seq, bounds);
     }
 

@@ -138,7 +138,7 @@ impl Runtime {
             .iter()
             .take(count)
             .cloned()
-            .map(Device::new)
+            .map(|device| Device::new(device, config.fresh))
             .collect();
         for ordinal in 0..count {
             let place = self.pools.len();

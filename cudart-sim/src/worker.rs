@@ -157,7 +157,10 @@ fn wait_quietly(mut rt: Guard, points: &[Point]) -> Guard {
 /// before that.
 pub(crate) fn query(mut rt: Guard, points: &[Point]) -> Answer {
     if points.iter().all(|p| rt.engine.done(*p)) {
-        rt.observe(points);
+        // The host knows now; but pools give memory back at synchronisations only.
+        for point in points {
+            rt.engine.observe(*point);
+        }
         return Ok(());
     }
     rt.engine.demand(points);

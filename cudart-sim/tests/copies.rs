@@ -151,6 +151,26 @@ fn freed_memory_goes_back_to_the_machine() {
 }
 
 #[test]
+fn fresh_memory_holds_the_byte_that_was_asked_for() {
+    let _turn = machine();
+    cudart_sim::configure(Config {
+        fresh: Some(0xA5),
+        ..Config::default()
+    })
+    .unwrap();
+    let holds = |p, size| cudart_sim::read_device(p, size).iter().all(|b| *b == 0xA5);
+    for size in [100, 3 << 20] {
+        for _ in 0..2 {
+            let p = malloc(size);
+            assert!(holds(p, size));
+            cuda!(cudaMemset(p, 0, size));
+            cuda!(cudaFree(p));
+        }
+    }
+    assert!(holds(malloc_async(1 << 20, stream()), 1 << 20));
+}
+
+#[test]
 fn the_host_cannot_read_device_memory() {
     let _turn = machine();
     let d = malloc(4096);

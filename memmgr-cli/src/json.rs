@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use serde::Serialize;
-use tempfile::Builder;
+use tempfile::{Builder, NamedTempFile};
 
 /// One trace replayed in one mode.
 #[derive(Clone, Debug, Serialize)]
@@ -30,8 +30,26 @@ pub struct Row {
     pub failures: u64,
 }
 
+/// Whether `path` can be written, asked before the work whose results go there.
+pub fn check(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    new_file(path).map(drop)
+}
+
 /// Writes `rows` to `path`, whole or not at all: a reader never sees half a file.
 pub fn write(path: &Path, rows: &[Row]) -> io::Result<()> {
+    let mut file = new_file(path)?;
+    serde_json::to_writer_pretty(&mut file, rows)?;
+    file.write_all(b"\n")?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
+}
+
+/// A file in the folder of `path`, which disappears again unless it is given that name.
+fn new_file(path: &Path) -> io::Result<NamedTempFile> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
@@ -41,12 +59,7 @@ pub fn write(path: &Path, rows: &[Row]) -> io::Result<()> {
     // Readable by others as far as the umask allows, like any file that a program creates.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let mut file = builder.tempfile_in(folder)?;
-    serde_json::to_writer_pretty(&mut file, rows)?;
-    file.write_all(b"\n")?;
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    Ok(())
+    builder.tempfile_in(folder)
 }
 
 #[cfg(test)]
@@ -102,6 +115,9 @@ mod tests {
         let taken = folder.path().join("a-folder");
         std::fs::create_dir(&taken).expect("made");
         assert!(write(&taken, &[row()]).is_err());
+        assert!(check(&taken).is_err());
+        assert!(check(&folder.path().join("no/such/folder.json")).is_err());
+        assert!(check(&folder.path().join("new.json")).is_ok());
         assert!(write(&folder.path().join("no/such/folder.json"), &[row()]).is_err());
         assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 1);
     }

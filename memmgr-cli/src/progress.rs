@@ -1,6 +1,6 @@
 //! The progress bar: on standard error, and only where that is a terminal.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 
 const STYLE: &str = "{msg:<20} [{bar:30}] {percent:>3}% {eta}";
 
@@ -8,6 +8,8 @@ const STYLE: &str = "{msg:<20} [{bar:30}] {percent:>3}% {eta}";
 pub fn bar(steps: usize) -> ProgressBar {
     // The target hides the bar where standard error is not a terminal.
     let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::stderr());
+    // It also goes away when an error ends the work, so that the message has a line of its own.
+    let bar = bar.with_finish(ProgressFinish::AndClear);
     match ProgressStyle::with_template(STYLE) {
         Ok(style) => bar.with_style(style.progress_chars("=> ")),
         Err(_) => bar,

@@ -7,7 +7,7 @@
 //! bar moves between batches of them.
 
 use std::ffi::c_void;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -147,8 +147,15 @@ fn load(paths: &[PathBuf]) -> Result<Vec<Named>> {
     paths.iter().map(read).collect()
 }
 
+fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+    Failure::message(format!("cannot write {}: {error}", path.display()))
+}
+
 /// Replays all traces in all modes that were asked for.
 pub fn run(options: &ReplayOptions, out: &mut impl Write) -> Result<()> {
+    if let Some(path) = &options.json {
+        json::check(path).map_err(|error| cannot_write(path, &error))?;
+    }
     let traces = load(&options.traces)?;
     let peak = traces.iter().map(|t| t.trace.peak_live).max().unwrap_or(0);
     if let Some(note) = device::prepare_simulator(Some(peak))? {
@@ -175,15 +182,17 @@ pub fn run(options: &ReplayOptions, out: &mut impl Write) -> Result<()> {
                     continue;
                 }
             }
-            rows.push(replay(named, granted, options.device, &bar)?);
+            let row = replay(named, granted, options.device, &bar);
+            rows.push(row.map_err(|failure| {
+                let name = &named.name;
+                Failure::message(format!("{name} in mode {granted}: {failure}"))
+            })?);
         }
         bar.suspend(|| print(named, &rows[first..], &notes, out))?;
     }
     bar.finish_and_clear();
     if let Some(path) = &options.json {
-        json::write(path, &rows).map_err(|error| {
-            Failure::message(format!("cannot write {}: {error}", path.display()))
-        })?;
+        json::write(path, &rows).map_err(|error| cannot_write(path, &error))?;
     }
     Ok(())
 }

@@ -214,6 +214,7 @@ impl runtime::Runtime {
             return;
         };
         let (config, default_pool) = (old.config.clone(), old.default_pool);
+        let fresh = self.config.as_ref().and_then(|c| c.fresh);
         let default_place = self.pool_handles.get(default_pool).copied();
         for (place, entry) in self.pools.iter_mut().enumerate() {
             let Some(pool) = entry.as_mut() else { continue };
@@ -227,7 +228,7 @@ impl runtime::Runtime {
             }
         }
         if let Some(device) = self.devices.get_mut(ordinal as usize) {
-            *device = Device::new(config);
+            *device = Device::new(config, fresh);
             device.default_pool = default_pool;
             device.current_pool = default_pool;
         }

@@ -93,7 +93,14 @@ api! {
             return Err(INVALID_VALUE);
         };
         rt.memory.blocks.remove(&start);
-        let (mut rt, point) = worker::submit(rt, slot, Work::Marker, Vec::new())?;
+        let (mut rt, point) = match worker::submit(rt, slot, Work::Marker, Vec::new()) {
+            Ok(submitted) => submitted,
+            // The stream went while this call waited for room in it: the block is still the caller's.
+            Err(code) => {
+                lock().memory.blocks.insert(start, block);
+                return Err(code);
+            }
+        };
         rt.give_to_pool(place, start, block.size, Some(point));
         Ok(())
     }

@@ -158,6 +158,42 @@ impl Gate {
     pub fn open(&self) {
         self.0.store(true, Ordering::Release);
     }
+
+    pub fn is_open(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Opens it from another thread, some time from now.
+    pub fn open_later(&self) {
+        let flag = self.0;
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(60));
+            flag.store(true, Ordering::Release);
+        });
+    }
+}
+
+/// A call that has to wait for the work of a stream that is stalled.
+pub fn waits_for(s: sys::cudaStream_t, call: impl FnOnce() -> u32) {
+    let gate = Gate::on(s);
+    gate.open_later();
+    assert_eq!(call(), 0);
+    assert!(gate.is_open(), "it returned before the work was done");
+    assert_eq!(cuda!(cudaDeviceSynchronize()), 0);
+}
+
+/// A call that has to return while a stream is stalled.
+pub fn does_not_wait_for(s: sys::cudaStream_t, call: impl FnOnce() -> u32) {
+    let gate = Gate::on(s);
+    // The gate opens by itself in the end, so that a failure does not hang.
+    let start = Instant::now();
+    assert_eq!(call(), 0);
+    assert!(
+        start.elapsed() < Duration::from_secs(10),
+        "it waited for the work"
+    );
+    gate.open();
+    assert_eq!(cuda!(cudaDeviceSynchronize()), 0);
 }
 
 impl Drop for Gate {

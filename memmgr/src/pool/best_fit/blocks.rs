@@ -238,7 +238,8 @@ impl<T: Default> Blocks<T> {
         slot
     }
 
-    /// Removes a block, which is in no chain, from its segment. Its neighbours become neighbours.
+    /// Removes a block, which is in no chain, from its segment. Its neighbours become neighbours. Its datum is
+    /// the default already: a free takes the datum out.
     pub fn remove(&mut self, slot: Slot) {
         let block = *self.at(slot);
         debug_assert!(block.state == State::Live && block.seam.is_none());
@@ -249,7 +250,6 @@ impl<T: Default> Blocks<T> {
             self.at_mut(block.next).prev = block.prev;
         }
         if let Some(record) = self.records.get_mut(slot.0 as usize) {
-            record.data = T::default();
             record.block = Block {
                 next: self.vacant,
                 ..Block::NOTHING

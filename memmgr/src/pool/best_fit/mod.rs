@@ -40,6 +40,7 @@ mod index;
 mod owners;
 mod runs;
 mod space;
+mod steps;
 #[cfg(test)]
 mod tests;
 

@@ -156,7 +156,8 @@ impl Window {
             let Some((start, needed)) = request.reach(span.addr) else {
                 break;
             };
-            while behind <= first || end < needed {
+            // The spans touch, so the end of an empty window is below what is needed: it takes one in at least.
+            while end < needed {
                 let Some(next) = run.get(behind) else {
                     return best;
                 };

@@ -716,7 +716,7 @@ fn a_run_is_found_among_sixty_five_thousand_spans_of_alternating_owners() {
 #[test]
 fn blocks_are_as_long_as_asked_and_disjoint_through_a_hundred_thousand_operations() {
     let mut random = Random(3);
-    let mut space = space(24 * MIB);
+    let mut space = space(48 * MIB);
     let mut live: Vec<Taken> = Vec::new();
     let owners = [Owner::IDLE, A, A2, B];
     for step in 0..100_000 {
@@ -724,7 +724,12 @@ fn blocks_are_as_long_as_asked_and_disjoint_through_a_hundred_thousand_operation
         let classes = [ClassId::IDLE, ClassId(1 + random.below(2) as u32)];
         if random.below(2) == 0 {
             if let Some(taken) = space.allocate(size, GRANULE << random.below(6), &classes) {
-                assert!(taken.len >= size);
+                assert!(
+                    taken.len >= size
+                        && space
+                            .live(taken.addr)
+                            .is_some_and(|block| block.len == taken.len)
+                );
                 live.push(taken);
             }
         } else if !live.is_empty() {
@@ -732,8 +737,10 @@ fn blocks_are_as_long_as_asked_and_disjoint_through_a_hundred_thousand_operation
             let freed = space.free(block.addr, owners[random.below(4)]).unwrap();
             assert_eq!(freed.len, block.len);
         }
+        if step % 8 == 0 {
+            space.settle(owners[random.below(4)].id, usize::MAX);
+        }
         if step % 1000 == 0 {
-            space.settle(owners[random.below(4)].id, 4);
             space.check().unwrap();
         }
     }

@@ -301,6 +301,58 @@ proptest! {
             compare(&space, &oracle);
         }
     }
+
+    /// Segments that are mostly free, in small spans of many owners, so that nearly every request needs a run
+    /// and has several to choose from.
+    #[test]
+    fn runs_are_chosen_as_the_naive_model_chooses_them(
+        pieces in prop::collection::vec((1..=3usize, prop::option::weighted(0.85, owner_id())), 8..64),
+        requests in prop::collection::vec(run_request(), 1..6),
+    ) {
+        let mut space = Space::new();
+        let mut oracle = Oracle::default();
+        let half = pieces.len() / 2;
+        let mut base = ORIGIN;
+        for part in [&pieces[..half], &pieces[half..]] {
+            let len = part.iter().map(|(granules, _)| granules * GRANULE).sum();
+            apply(&mut space, &mut oracle, &Action::AddSegment { base, len }, 0);
+            base += len;
+        }
+        for (granules, _) in &pieces {
+            let action = Action::Allocate { size: granules * GRANULE, align: GRANULE, classes: vec![ClassId::IDLE] };
+            apply(&mut space, &mut oracle, &action, 1);
+        }
+        for (addr, (_, id)) in oracle.live().into_iter().zip(&pieces) {
+            if let Some(id) = id {
+                free(&mut space, &mut oracle, addr, Owner::new(*id, usual_class(*id)));
+            }
+        }
+        compare(&space, &oracle);
+        for request in &requests {
+            apply(&mut space, &mut oracle, request, 2);
+            compare(&space, &oracle);
+        }
+    }
+}
+
+/// A request for more than most single spans hold.
+fn run_request() -> impl Strategy<Value = Action> {
+    let size = || (2..=14usize).prop_map(|granules| granules * GRANULE);
+    let align = || prop_oneof![3 => Just(GRANULE), 2 => (9..=11u32).prop_map(|power| 1 << power)];
+    let ranks = prop::collection::vec(prop::option::weighted(0.95, 0..5u32), OWNERS as usize);
+    let classes = prop::collection::vec(class_id(), 1..=CLASSES as usize);
+    prop_oneof![
+        (size(), align(), classes).prop_map(|(size, align, classes)| Action::Allocate {
+            size,
+            align,
+            classes
+        }),
+        (size(), align(), ranks).prop_map(|(size, align, ranks)| Action::AllocateRanked {
+            size,
+            align,
+            ranks
+        }),
+    ]
 }
 
 /// How many lists to try: `PROPTEST_CASES`, or a number that takes a few seconds.
