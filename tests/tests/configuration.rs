@@ -18,7 +18,10 @@ fn the_configured_size_is_reserved_at_the_first_allocation() {
     let stats = mm.stats();
     assert_eq!(stats.pinned.reserved, 8 * MIB);
     assert_eq!(stats.device[0].best_fit.reserved, 8 * MIB);
-    assert_eq!((stats.pinned.growths, stats.device[0].best_fit.growths), (1, 1));
+    assert_eq!(
+        (stats.pinned.growths, stats.device[0].best_fit.growths),
+        (1, 1)
+    );
     // SAFETY: nobody uses the blocks.
     unsafe {
         mm.free_pinned(host).unwrap();
@@ -155,7 +158,12 @@ fn a_manager_and_a_stream_that_allocate_nothing_reserve_nothing() {
         assert!(mm.allocate_pinned(0).unwrap().is_null());
         let stats = mm.stats();
         assert_eq!(stats.pinned.reserved, 0);
-        assert!(stats.device.iter().all(|device| device.best_fit.reserved == 0));
+        assert!(
+            stats
+                .device
+                .iter()
+                .all(|device| device.best_fit.reserved == 0)
+        );
         // Asking about the mode has not fixed the size.
         mm.set_device_pool_size(4 * MIB).unwrap();
         mm.shutdown().unwrap();

@@ -15,7 +15,11 @@ fn the_device_has_a_name_and_as_much_memory_as_the_runtime_says() {
     for (ordinal, device) in devices.iter().enumerate() {
         assert_eq!(device.ordinal as usize, ordinal);
         assert!(!device.name.trim().is_empty());
-        assert!(device.name.chars().all(|c| !c.is_control()), "{:?}", device.name);
+        assert!(
+            device.name.chars().all(|c| !c.is_control()),
+            "{:?}",
+            device.name
+        );
         assert_eq!(
             device.name.contains("Simulated"),
             memmgr::backend() == memmgr::Backend::Simulated
@@ -70,7 +74,10 @@ fn a_device_that_does_not_exist_is_refused() {
         let mm = manager_in(mode);
         for ordinal in [99, -1, i32::MAX, i32::MIN] {
             let refused = mm.allocate_device_at(ordinal, MIB);
-            assert!(matches!(refused, Err(Error::WrongDevice { .. })), "{ordinal}: {refused:?}");
+            assert!(
+                matches!(refused, Err(Error::WrongDevice { .. })),
+                "{ordinal}: {refused:?}"
+            );
             for result in [
                 Stream::builder().device(ordinal).build().map(drop),
                 Stream::legacy(ordinal).map(drop),

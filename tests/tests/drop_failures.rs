@@ -44,7 +44,10 @@ fn drop_it<T>(value: T, unwinding: bool) {
         let _held = value;
         std::panic::resume_unwind(Box::new(Bomb));
     }));
-    assert!(result.unwrap_err().is::<Bomb>(), "another panic came out of the drop");
+    assert!(
+        result.unwrap_err().is::<Bomb>(),
+        "another panic came out of the drop"
+    );
 }
 
 /// B47: `cudaFreeAsync` fails in the drop of a guard.
@@ -100,7 +103,9 @@ fn an_explicit_free_returns_the_error_and_counts_no_drop() {
                 };
                 assert_eq!(fault.fired(), 1, "{mode}");
                 match result {
-                    Err(Error::Cuda { code: told, call, .. }) => {
+                    Err(Error::Cuda {
+                        code: told, call, ..
+                    }) => {
                         assert_eq!((told, call), (code.0 as i32, "cudaFreeAsync"));
                     }
                     other => panic!("{mode}: {other:?}"),
@@ -192,9 +197,16 @@ fn drop_all_under(mode: DeviceAllocatorMode, call: &str, code: cudaError, unwind
     let stats = mm.stats();
     assert_eq!(stats.in_use(), 0, "{what}");
     assert!(stats.drop_failures <= 1, "{what}: counted more than once");
-    assert_eq!(stats.drop_failures == 1, mm.take_error().is_some(), "{what}");
+    assert_eq!(
+        stats.drop_failures == 1,
+        mm.take_error().is_some(),
+        "{what}"
+    );
     if mode == DeviceAllocatorMode::BestFitPool {
-        assert_eq!(stats.drop_failures, 0, "{what}: the pool's drops only edit lists");
+        assert_eq!(
+            stats.drop_failures, 0,
+            "{what}: the pool's drops only edit lists"
+        );
     } else if call == "cudaFreeAsync" {
         assert!(failed_frees >= 1 && stats.drop_failures == 1, "{what}");
     }
@@ -204,7 +216,10 @@ fn drop_all_under(mode: DeviceAllocatorMode, call: &str, code: cudaError, unwind
         mm.allocate_device(64 * KIB).unwrap(),
         mm.allocate_pinned(64 * KIB).unwrap(),
     );
-    assert!(begun.elapsed().as_secs() < 5, "{what}: an allocation waited");
+    assert!(
+        begun.elapsed().as_secs() < 5,
+        "{what}: an allocation waited"
+    );
     assert_ne!(device_now, device_at, "{what}");
     assert_ne!(host_now, host_at, "{what}");
     gate.open();
@@ -356,7 +371,11 @@ fn a_guard_dropped_in_a_host_function_waits_for_the_work_of_its_stream() {
         for y in &ys {
             // SAFETY: the buffer is live and has that many bytes.
             let contents = unsafe { rig::read_back(&mm, y.as_ptr(), MIB, &b) };
-            rig::assert_all(&contents, 0x66, &format!("{mode}, block {:?}, was {at:?}", y.as_ptr()));
+            rig::assert_all(
+                &contents,
+                0x66,
+                &format!("{mode}, block {:?}, was {at:?}", y.as_ptr()),
+            );
         }
         drop(ys);
         let _ = MemoryManager::shutdown(&mm).unwrap();

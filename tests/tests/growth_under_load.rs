@@ -16,7 +16,8 @@ const SOON: Duration = Duration::from_millis(150);
 static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 fn turn() -> std::sync::MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    TURN.lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// D03, with room.
@@ -60,7 +61,11 @@ fn without_room_the_stream_waits_on_the_device_and_the_host_does_not() {
         let begun = Instant::now();
         let y = mm.allocate_device_on(2 * MIB, &b).unwrap();
         mm.memset(y, 1, 2 * MIB, &b).unwrap();
-        assert!(begun.elapsed() < SOON, "the host waited {:?}", begun.elapsed());
+        assert!(
+            begun.elapsed() < SOON,
+            "the host waited {:?}",
+            begun.elapsed()
+        );
         assert_eq!(y, x);
         assert!(!b.query().unwrap(), "the stream does not wait");
         opener.join().unwrap();
@@ -93,7 +98,11 @@ fn growth_does_not_wait_for_running_work_because_a_manager_was_dropped() {
     let opener = gate.open_after(2 * SOON);
     let begun = Instant::now();
     let y = mm.allocate_device_on(2 * MIB, &b).unwrap();
-    assert!(begun.elapsed() < SOON, "the growth waited {:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < SOON,
+        "the growth waited {:?}",
+        begun.elapsed()
+    );
     opener.join().unwrap();
     // SAFETY: nobody uses the block.
     unsafe { mm.free_device_on(y, &b).unwrap() };
@@ -115,7 +124,11 @@ fn a_request_after_shutdown_does_not_wait_for_running_work() {
     let opener = gate.open_after(2 * SOON);
     let begun = Instant::now();
     let y = mm.allocate_device_on(MIB, &b).unwrap();
-    assert!(begun.elapsed() < SOON, "the request waited {:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < SOON,
+        "the request waited {:?}",
+        begun.elapsed()
+    );
     opener.join().unwrap();
     // SAFETY: nobody uses the block.
     unsafe { mm.free_device_on(y, &b).unwrap() };
@@ -154,7 +167,11 @@ fn frees_and_drops_do_not_wait_for_running_work() {
         let streams = (a.clone(), b.clone());
         drop((a, b));
         drop(streams);
-        assert!(begun.elapsed() < SOON, "{mode}: the streams' drop took {:?}", begun.elapsed());
+        assert!(
+            begun.elapsed() < SOON,
+            "{mode}: the streams' drop took {:?}",
+            begun.elapsed()
+        );
         opener.join().unwrap();
         assert_eq!(mm.stats().drop_failures, 0);
         mm.shutdown().unwrap();

@@ -144,7 +144,11 @@ fn an_error_that_others_left_stays_for_them() {
     stream.synchronize().unwrap();
     mm.trim().unwrap();
     mm.shutdown().unwrap();
-    assert_eq!(last_error(), 101, "the manager swallowed somebody else's error");
+    assert_eq!(
+        last_error(),
+        101,
+        "the manager swallowed somebody else's error"
+    );
     // SAFETY: the function has no preconditions.
     unsafe { cuda_sys::cudaGetLastError() };
 }

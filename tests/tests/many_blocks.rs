@@ -55,7 +55,10 @@ fn device_blocks_freed_in_random_order_leave_one_idle_span_a_segment() {
     assert_sound(&mm);
     mm.shutdown().unwrap();
     let stats = mm.stats().device[0].best_fit;
-    assert_eq!((stats.reserved, stats.segments, stats.free_spans), (0, 0, 0));
+    assert_eq!(
+        (stats.reserved, stats.segments, stats.free_spans),
+        (0, 0, 0)
+    );
     assert_sound(&mm);
 }
 

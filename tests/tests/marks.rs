@@ -48,7 +48,11 @@ fn a_mark_survives(free: Free, asker: Asker) {
             Free::OnThird => mm.free_device_on(again, &c).unwrap(),
             Free::OnItsOwn => mm.free_device_on(again, &b).unwrap(),
         }
-        assert_eq!(mm.stats().device[0].best_fit.idle, 0, "{what}: nothing is idle while `a` is stalled");
+        assert_eq!(
+            mm.stats().device[0].best_fit.idle,
+            0,
+            "{what}: nothing is idle while `a` is stalled"
+        );
         assert_sound(&mm);
         let opener = gate.open_after(STALL);
         let (last, on) = match asker {
@@ -56,7 +60,10 @@ fn a_mark_survives(free: Free, asker: Asker) {
             Asker::First => (mm.allocate_device_on(size, &a).unwrap(), &a),
             Asker::Host => {
                 let last = mm.allocate_device(size).unwrap();
-                assert!(a.query().unwrap(), "{what}: the host got it before `a` had passed");
+                assert!(
+                    a.query().unwrap(),
+                    "{what}: the host got it before `a` had passed"
+                );
                 // Usable at once, in real time, by a stream that follows nobody.
                 (last, &b)
             }
@@ -117,7 +124,10 @@ fn a_mark_survives_a_chain_of_idle_owners() {
         }
         let opener = gate.open_after(STALL);
         let last = mm.allocate_device(size).unwrap();
-        assert!(a.query().unwrap(), "the mark of the first stream got lost on the way");
+        assert!(
+            a.query().unwrap(),
+            "the mark of the first stream got lost on the way"
+        );
         opener.join().unwrap();
         mm.free_device(last).unwrap();
     }
@@ -151,10 +161,18 @@ fn a_guard_dropped_while_another_stream_uses_it_is_not_reused_before() {
         opener.join().unwrap();
         s1.synchronize().unwrap();
         s2.synchronize().unwrap();
-        rig::assert_all(h.as_slice().unwrap(), 0x55, &format!("{mode}: what s2 read"));
+        rig::assert_all(
+            h.as_slice().unwrap(),
+            0x55,
+            &format!("{mode}: what s2 read"),
+        );
         // SAFETY: the buffer is live and has that many bytes.
         let contents = unsafe { rig::read_back(&mm, y.as_ptr(), 2 * MIB, &s1) };
-        rig::assert_all(&contents, 0x66, &format!("{mode}: the next owner's contents"));
+        rig::assert_all(
+            &contents,
+            0x66,
+            &format!("{mode}: the next owner's contents"),
+        );
         drop((h, y));
         assert_eq!(mm.stats().drop_failures, 0, "{mode}");
         mm.shutdown().unwrap();
@@ -175,7 +193,8 @@ fn a_recorded_use_keeps_a_block_from_its_next_owner() {
             let gate = Gate::new();
             stall(&s2, &gate);
             rig::kernel_fill(x, 0x55, 2 * MIB, &s2);
-            mm.record_use(x.cast::<u8>().add(MIB + 3).cast(), &s2).unwrap();
+            mm.record_use(x.cast::<u8>().add(MIB + 3).cast(), &s2)
+                .unwrap();
             mm.free_device_on(x, &s1).unwrap();
             let opener = gate.open_after(STALL);
             let y = mm.allocate_device_on(2 * MIB, &s1).unwrap();
@@ -183,7 +202,11 @@ fn a_recorded_use_keeps_a_block_from_its_next_owner() {
             opener.join().unwrap();
             s1.synchronize().unwrap();
             s2.synchronize().unwrap();
-            rig::assert_all(&rig::read_back(&mm, y, 2 * MIB, &s1), 0x66, &mode.to_string());
+            rig::assert_all(
+                &rig::read_back(&mm, y, 2 * MIB, &s1),
+                0x66,
+                &mode.to_string(),
+            );
             mm.free_device_on(y, &s1).unwrap();
         }
         mm.shutdown().unwrap();

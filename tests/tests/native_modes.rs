@@ -25,7 +25,9 @@ fn turn() -> Option<std::sync::MutexGuard<'static, ()>> {
         #[cfg(feature = "sim")]
         cudart_sim::configure(cudart_sim::Config::devices(1, 1 << 30)).unwrap();
     });
-    let turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let turn = TURN
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
     if rig::has_pools() {
         return Some(turn);
     }
@@ -130,7 +132,10 @@ fn trim_tells_what_it_gave_back_and_in_the_end_nothing_is_left() {
     unsafe { mm.free_device_on(x, &s).unwrap() };
     let before = mm.native_pool_usage(mode).unwrap().reserved;
     let released = mm.trim().unwrap();
-    assert_eq!(released, before - mm.native_pool_usage(mode).unwrap().reserved);
+    assert_eq!(
+        released,
+        before - mm.native_pool_usage(mode).unwrap().reserved
+    );
     gate.open();
     s.synchronize().unwrap();
     let rest = mm.trim().unwrap();
@@ -154,7 +159,10 @@ fn the_own_pool_keeps_its_memory_over_synchronisations() {
             unsafe { mm.free_device_on(block, &s).unwrap() };
             s.synchronize().unwrap();
             let usage = mm.native_pool_usage(mode).unwrap();
-            assert!(usage.reserved >= 64 * MIB, "keep {keep}, round {round}: {usage:?}");
+            assert!(
+                usage.reserved >= 64 * MIB,
+                "keep {keep}, round {round}: {usage:?}"
+            );
         }
         // Above the configured size it gives back.
         let block = mm.allocate_device_on(256 * MIB, &s).unwrap();
@@ -163,7 +171,10 @@ fn the_own_pool_keeps_its_memory_over_synchronisations() {
         s.synchronize().unwrap();
         let usage = mm.native_pool_usage(mode).unwrap();
         if keep > 0 {
-            assert!(usage.reserved <= keep.next_multiple_of(64 * MIB), "{usage:?}");
+            assert!(
+                usage.reserved <= keep.next_multiple_of(64 * MIB),
+                "{usage:?}"
+            );
         }
         mm.shutdown().unwrap();
         assert_eq!(mm.native_pool_usage(mode).unwrap().reserved, 0);
@@ -180,7 +191,10 @@ fn a_threshold_that_the_user_set_on_the_default_pool_stays() {
     // SAFETY: the pool is the device's own, and the attribute is 64 bits wide.
     unsafe {
         assert_eq!(cuda_sys::cudaDeviceGetDefaultMemPool(&mut pool, 0).0, 0);
-        assert_eq!(cuda_sys::cudaMemPoolSetAttribute(pool, attribute, (&raw mut set).cast()).0, 0);
+        assert_eq!(
+            cuda_sys::cudaMemPoolSetAttribute(pool, attribute, (&raw mut set).cast()).0,
+            0
+        );
     }
     let mm = MemoryManager::new(
         Config::default()
@@ -200,7 +214,10 @@ fn a_threshold_that_the_user_set_on_the_default_pool_stays() {
     let mut now = 0u64;
     // SAFETY: as above.
     unsafe {
-        assert_eq!(cuda_sys::cudaMemPoolGetAttribute(pool, attribute, (&raw mut now).cast()).0, 0);
+        assert_eq!(
+            cuda_sys::cudaMemPoolGetAttribute(pool, attribute, (&raw mut now).cast()).0,
+            0
+        );
     }
     assert_eq!(now, threshold);
     let mut zero = 0u64;

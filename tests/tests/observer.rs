@@ -56,7 +56,10 @@ fn each_block_is_reported_with_its_range_and_its_order() {
         let mm = manager_in(*mode);
         let log = Arc::new(Log::default());
         mm.set_observer(log.clone()).unwrap();
-        assert!(mm.set_observer(log.clone()).is_err(), "one observer in a manager's life");
+        assert!(
+            mm.set_observer(log.clone()).is_err(),
+            "one observer in a manager's life"
+        );
         let stream = Stream::new().unwrap();
         let by = By::Stream(stream.id());
         let device = Place::Device(0);
@@ -152,7 +155,10 @@ fn segments_are_reported_before_their_blocks_and_after_them() {
     assert_eq!(held.len(), 2);
     let bytes: usize = held.keys().map(|(start, end)| end - start).sum();
     let stats = mm.stats();
-    assert_eq!(bytes, stats.pinned.reserved + stats.device[0].best_fit.reserved);
+    assert_eq!(
+        bytes,
+        stats.pinned.reserved + stats.device[0].best_fit.reserved
+    );
     // SAFETY: nobody uses the blocks.
     unsafe {
         mm.free_device(block).unwrap();
@@ -173,7 +179,12 @@ struct Rude(Mutex<Option<std::sync::Weak<MemoryManager>>>);
 
 impl Rude {
     fn be_rude(&self) {
-        let manager = self.0.lock().unwrap().as_ref().and_then(std::sync::Weak::upgrade);
+        let manager = self
+            .0
+            .lock()
+            .unwrap()
+            .as_ref()
+            .and_then(std::sync::Weak::upgrade);
         if let Some(manager) = manager {
             let _ = manager.stats();
             manager.check().unwrap();

@@ -72,7 +72,10 @@ fn a_use_of_memory_that_is_no_live_block_is_an_error() {
             host.cast_const(),
         ] {
             assert!(
-                matches!(mm.record_use(unknown, &s), Err(Error::UnknownPointer { .. })),
+                matches!(
+                    mm.record_use(unknown, &s),
+                    Err(Error::UnknownPointer { .. })
+                ),
                 "{mode}: {unknown:?}"
             );
         }
@@ -112,8 +115,16 @@ fn pinned_sources_and_targets_outlive_their_copies_though_dropped_at_once() {
         s.synchronize().unwrap();
         // SAFETY: both buffers are live and have that many bytes.
         unsafe {
-            rig::assert_all(&rig::read_back(&mm, d1.as_ptr(), MIB, &s), 0x11, &mode.to_string());
-            rig::assert_all(&rig::read_back(&mm, d2.as_ptr(), MIB, &s), 0x22, &mode.to_string());
+            rig::assert_all(
+                &rig::read_back(&mm, d1.as_ptr(), MIB, &s),
+                0x11,
+                &mode.to_string(),
+            );
+            rig::assert_all(
+                &rig::read_back(&mm, d2.as_ptr(), MIB, &s),
+                0x22,
+                &mode.to_string(),
+            );
         }
         drop((c, e));
         // The other way: the late copy writes nobody's memory.
@@ -128,7 +139,11 @@ fn pinned_sources_and_targets_outlive_their_copies_though_dropped_at_once() {
         h2.as_mut_slice().unwrap().fill(0x77);
         gate.open();
         s.synchronize().unwrap();
-        rig::assert_all(h2.as_slice().unwrap(), 0x77, &format!("{mode}: written by a late copy"));
+        rig::assert_all(
+            h2.as_slice().unwrap(),
+            0x77,
+            &format!("{mode}: written by a late copy"),
+        );
         drop((h2, d1, d2));
         assert_eq!(mm.stats().drop_failures, 0);
         assert_sound(&mm);
@@ -162,7 +177,11 @@ fn a_view_of_pinned_memory_waits_for_its_copies() {
     let submitted = s.copy_to_host(&d, &mut back).unwrap();
     assert!(!submitted.is_done().unwrap());
     let opener = gate.open_after(Duration::from_millis(50));
-    rig::assert_all(back.as_slice().unwrap(), 0x31, "what was copied before the change");
+    rig::assert_all(
+        back.as_slice().unwrap(),
+        0x31,
+        "what was copied before the change",
+    );
     assert!(submitted.is_done().unwrap());
     opener.join().unwrap();
     drop((h, back, d));
@@ -269,8 +288,16 @@ fn a_copy_that_leaves_its_block_is_refused_before_any_cuda_call() {
         assert_eq!(calls, 0, "{mode}: a refused copy called CUDA");
         // SAFETY: the buffers are live and have that many bytes.
         unsafe {
-            rig::assert_all(&rig::read_back(&mm, small.as_ptr(), 1000, &s), 3, "the small one");
-            rig::assert_all(&rig::read_back(&mm, large.as_ptr(), 2000, &s), 4, "the large one");
+            rig::assert_all(
+                &rig::read_back(&mm, small.as_ptr(), 1000, &s),
+                3,
+                "the small one",
+            );
+            rig::assert_all(
+                &rig::read_back(&mm, large.as_ptr(), 2000, &s),
+                4,
+                "the large one",
+            );
         }
         rig::assert_all(host.as_slice().unwrap(), 9, "the host's");
         drop((small, large, host));

@@ -80,9 +80,15 @@ fn ten_thousand_short_lived_streams_leave_nothing_behind() {
             let made = count("cudaStreamCreateWithPriority") - before.0;
             let gone = count("cudaStreamDestroy") - before.1;
             // The manager keeps three of its own for each device at most.
-            assert!(made - gone <= 3, "{mode}: {made} streams made, {gone} destroyed");
+            assert!(
+                made - gone <= 3,
+                "{mode}: {made} streams made, {gone} destroyed"
+            );
             let events = count("cudaEventCreateWithFlags") - before.2;
-            assert!(events <= 1024, "{mode}: {events} events for streams that are gone");
+            assert!(
+                events <= 1024,
+                "{mode}: {events} events for streams that are gone"
+            );
         }
         let stats = mm.stats();
         assert_eq!((stats.in_use(), stats.drop_failures), (0, 0));
@@ -115,7 +121,10 @@ fn requests_do_not_get_slower_with_the_number_of_streams_that_ever_were() {
         round();
     }
     let last = (0..3).map(|_| round()).min().unwrap();
-    assert!(last < 4 * first, "1000 streams took {first:?} at first and {last:?} at last");
+    assert!(
+        last < 4 * first,
+        "1000 streams took {first:?} at first and {last:?} at last"
+    );
     mm.shutdown().unwrap();
 }
 
@@ -181,7 +190,10 @@ fn the_legacy_stream_serves_and_orders_its_blocks() {
         let legacy = Stream::legacy(0).unwrap();
         // SAFETY: the null stream is a stream of the current device.
         let null = unsafe { Stream::borrow_raw(std::ptr::null_mut()).unwrap() };
-        assert_eq!((legacy.id(), legacy.kind()), (null.id(), StreamKind::Legacy));
+        assert_eq!(
+            (legacy.id(), legacy.kind()),
+            (null.id(), StreamKind::Legacy)
+        );
         let free = Stream::new().unwrap();
         let block = mm.allocate_device_on(2 * MIB, &legacy).unwrap();
         let gate = Gate::new();
@@ -196,7 +208,11 @@ fn the_legacy_stream_serves_and_orders_its_blocks() {
             opener.join().unwrap();
             legacy.synchronize().unwrap();
             free.synchronize().unwrap();
-            rig::assert_all(&rig::read_back(&mm, next, 2 * MIB, &free), 0x20, &mode.to_string());
+            rig::assert_all(
+                &rig::read_back(&mm, next, 2 * MIB, &free),
+                0x20,
+                &mode.to_string(),
+            );
             mm.free_device_on(next, &free).unwrap();
         }
         mm.shutdown().unwrap();
@@ -258,7 +274,11 @@ fn memory_freed_on_one_threads_stream_serves_another_thread_in_order() {
             // SAFETY: the block is ours.
             unsafe {
                 mm.memset(next, 0x31, 2 * MIB, &stream).unwrap();
-                rig::assert_all(&rig::read_back(&mm, next, 2 * MIB, &stream), 0x31, "the next");
+                rig::assert_all(
+                    &rig::read_back(&mm, next, 2 * MIB, &stream),
+                    0x31,
+                    "the next",
+                );
                 mm.free_device_on(next, &stream).unwrap();
             }
         });
@@ -271,7 +291,11 @@ fn a_stream_of_a_device_that_does_not_exist_is_refused() {
     for result in [
         Stream::builder().device(99).build().map(drop),
         Stream::legacy(99).map(drop),
-        Stream::builder().device(-1).blocking(true).build().map(drop),
+        Stream::builder()
+            .device(-1)
+            .blocking(true)
+            .build()
+            .map(drop),
     ] {
         let error = result.unwrap_err();
         assert!(

@@ -55,7 +55,12 @@ fn fill(host: &mut PinnedBuffer<u64>, seed: u64) -> Result<()> {
 
 fn verify(host: &PinnedBuffer<u64>, seed: u64, what: &str) -> Result<()> {
     for (i, word) in host.as_slice()?.iter().enumerate() {
-        assert_eq!(*word, pattern(seed, i), "{what}, word {i} of {}", host.len());
+        assert_eq!(
+            *word,
+            pattern(seed, i),
+            "{what}, word {i} of {}",
+            host.len()
+        );
     }
     Ok(())
 }
@@ -86,7 +91,11 @@ impl Worker<'_> {
         let _ = stream.copy_to_device(&host, &device).unwrap();
         // The source goes while the copy may be running.
         drop(host);
-        self.held.push(Held { device, seed, stream });
+        self.held.push(Held {
+            device,
+            seed,
+            stream,
+        });
         Some(())
     }
 
@@ -99,7 +108,11 @@ impl Worker<'_> {
         let other = self.stream();
         let mut host = allowed(self.mm.pinned::<u64>(self.held[at].device.len()))?;
         let held = self.held.swap_remove(at);
-        let stream = if self.rng.below(2) == 0 { &other } else { &held.stream };
+        let stream = if self.rng.below(2) == 0 {
+            &other
+        } else {
+            &held.stream
+        };
         let _ = stream.copy_to_host(&held.device, &mut host).unwrap();
         if self.rng.below(2) == 0 {
             drop(held.device);
@@ -113,9 +126,15 @@ impl Worker<'_> {
         let at = self.held.len().checked_sub(1)?;
         let stream = self.stream();
         let copy = allowed(self.mm.device::<u64>(self.held[at].device.len(), &stream))?;
-        let _ = stream.copy_device_to_device(&self.held[at].device, &copy).unwrap();
+        let _ = stream
+            .copy_device_to_device(&self.held[at].device, &copy)
+            .unwrap();
         let held = self.held.swap_remove(at);
-        self.held.push(Held { device: copy, seed: held.seed, stream });
+        self.held.push(Held {
+            device: copy,
+            seed: held.seed,
+            stream,
+        });
         drop(held);
         Some(())
     }
@@ -127,10 +146,18 @@ impl Worker<'_> {
         assert!(host.as_slice().unwrap().iter().all(|word| *word == 0));
         host.as_mut_slice().unwrap().fill(1);
         let _ = other.copy_to_host(&device, &mut host).unwrap();
-        assert!(host.as_slice().unwrap().iter().all(|word| *word == 0), "not zeroed");
+        assert!(
+            host.as_slice().unwrap().iter().all(|word| *word == 0),
+            "not zeroed"
+        );
         let _ = other.memset(&device, 0xFF).unwrap();
         let _ = other.copy_to_host(&device, &mut host).unwrap().wait();
-        assert!(host.as_slice().unwrap().iter().all(|word| *word == u64::MAX));
+        assert!(
+            host.as_slice()
+                .unwrap()
+                .iter()
+                .all(|word| *word == u64::MAX)
+        );
         Some(())
     }
 
@@ -165,9 +192,7 @@ impl Worker<'_> {
     fn manage(&mut self) {
         let mm = self.mm;
         match self.rng.below(24) {
-            0 => mm.set_device_allocator_mode(
-                DeviceAllocatorMode::ALL[self.rng.below(3) as usize],
-            ),
+            0 => mm.set_device_allocator_mode(DeviceAllocatorMode::ALL[self.rng.below(3) as usize]),
             1 => mm.set_device_pool_limit(Some((64 + self.rng.below(64) as usize) * MIB)),
             2 => mm.set_device_pool_limit(None),
             3 => mm.set_pinned_pool_limit(Some((64 + self.rng.below(64) as usize) * MIB)),
@@ -281,7 +306,10 @@ fn sixteen_threads_that_call_everything_at_once_leave_nothing_behind() {
                 std::process::abort();
             }
         }
-        println!("steps: {}", last.iter().map(|(count, _)| count).sum::<u64>());
+        println!(
+            "steps: {}",
+            last.iter().map(|(count, _)| count).sum::<u64>()
+        );
     });
     assert!(!failed.load(Ordering::Relaxed));
     assert_eq!(mm.stats().drop_failures, 0, "{:?}", mm.take_error());

@@ -66,7 +66,10 @@ fn every_call_leaves_the_current_device_alone() {
         // SAFETY: the blocks are ours.
         unsafe {
             stays(|| mm.memset(block, 1, MIB, &s1).unwrap());
-            stays(|| mm.copy_to_host_async(host.as_ptr(), block, MIB, &s1).unwrap());
+            stays(|| {
+                mm.copy_to_host_async(host.as_ptr(), block, MIB, &s1)
+                    .unwrap()
+            });
             stays(|| mm.copy_device_to_device(plain, block, MIB, &s1).unwrap());
             stays(|| mm.memset_2d(block, 1024, 2, 512, 1024, &s1).unwrap());
         }
@@ -116,7 +119,11 @@ fn a_guard_of_device_one_dropped_on_a_fresh_thread_goes_home() {
         .join()
         .unwrap();
         assert_eq!(mm.stats().drop_failures, 0, "{mode}: {:?}", mm.take_error());
-        assert_eq!(mm.stats().device[0], before, "device 0 has nothing to do with it");
+        assert_eq!(
+            mm.stats().device[0],
+            before,
+            "device 0 has nothing to do with it"
+        );
         if mode == DeviceAllocatorMode::BestFitPool {
             assert_eq!(mm.device::<u8>(MIB, &s1).unwrap().as_ptr() as usize, at);
         }
@@ -153,7 +160,10 @@ fn a_block_freed_on_a_stream_of_another_device_is_refused_and_stays_live() {
         for (block, wrong) in blocks {
             // SAFETY: the free is refused.
             let refused = stays(|| unsafe { mm.free_device_on(block, wrong) });
-            assert!(matches!(refused, Err(Error::WrongDevice { .. })), "{mode}: {refused:?}");
+            assert!(
+                matches!(refused, Err(Error::WrongDevice { .. })),
+                "{mode}: {refused:?}"
+            );
         }
         assert_eq!(mm.stats().in_use(), 2 * MIB);
         assert!(
@@ -197,7 +207,10 @@ fn the_legacy_stream_of_a_device_that_is_not_current_is_that_devices() {
         unsafe {
             stays(|| mm.memset(block, 7, MIB, &legacy).unwrap());
             // On the legacy stream of device 0 the copy would not wait.
-            stays(|| mm.copy_to_host_async(host.as_ptr(), block, MIB, &legacy).unwrap());
+            stays(|| {
+                mm.copy_to_host_async(host.as_ptr(), block, MIB, &legacy)
+                    .unwrap()
+            });
         }
         assert!(!stays(|| legacy.query().unwrap()));
         gate.open();

@@ -143,7 +143,9 @@ impl Program {
                     // On a third stream, told by a recorded use.
                     self.mm.record_use(block.ptr, stream).unwrap();
                     let third = self.rng.below(STREAMS as u64) as usize;
-                    self.mm.free_device_on(block.ptr, &self.streams[third]).unwrap();
+                    self.mm
+                        .free_device_on(block.ptr, &self.streams[third])
+                        .unwrap();
                 }
                 _ => self.mm.free_device_on(block.ptr, stream).unwrap(),
             }
@@ -159,7 +161,8 @@ impl Program {
         let at = self.rng.below(STREAMS as u64) as usize;
         let gate = Gate::new();
         crate::common::stall(&self.streams[at], &gate);
-        self.gates.push(gate.open_after(Duration::from_micros(self.rng.below(4000))));
+        self.gates
+            .push(gate.open_after(Duration::from_micros(self.rng.below(4000))));
     }
 
     /// A stream ends with whatever is in it, and another takes its place.
@@ -186,7 +189,11 @@ impl Program {
         for copy in self.copies.drain(..) {
             // SAFETY: the copy has run, and the block is ours.
             unsafe {
-                rig::assert_all(crate::common::bytes(copy.host, copy.size), copy.tag, &copy.what);
+                rig::assert_all(
+                    crate::common::bytes(copy.host, copy.size),
+                    copy.tag,
+                    &copy.what,
+                );
                 self.mm.free_pinned(copy.host).unwrap();
             }
         }
@@ -230,7 +237,12 @@ pub fn run(mode: DeviceAllocatorMode, seed: u64, steps: usize) {
     let mut program = Program {
         mm,
         streams: (0..STREAMS)
-            .map(|i| Stream::builder().blocking(i == 0).build().expect("a stream"))
+            .map(|i| {
+                Stream::builder()
+                    .blocking(i == 0)
+                    .build()
+                    .expect("a stream")
+            })
             .collect(),
         blocks: Vec::new(),
         copies: Vec::new(),

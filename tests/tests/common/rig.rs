@@ -35,8 +35,7 @@ pub fn capped_pinned(bytes: usize) -> MemoryManager {
 /// `ptr` has `len` bytes until the work has run, and the stream is alive.
 pub unsafe fn kernel_fill(ptr: *mut c_void, value: u8, len: usize, stream: &Stream) {
     // SAFETY: as this function demands.
-    let code =
-        unsafe { cuda_sys::cudaMemsetAsync(ptr, value.into(), len, stream.as_raw().cast()) };
+    let code = unsafe { cuda_sys::cudaMemsetAsync(ptr, value.into(), len, stream.as_raw().cast()) };
     assert_eq!(code.0, 0, "cudaMemsetAsync");
 }
 
