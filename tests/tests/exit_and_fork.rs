@@ -1,0 +1,478 @@
+//! What is left when a process exits or forks: each case in a process of its own, this binary run again.
+
+mod common;
+
+use common::{KIB, MIB, bytes, bytes_mut, stall};
+use memmgr::{DeviceAllocatorMode, DeviceBuffer, Error, MemoryManager, PinnedBuffer, Stream};
+use memmgr_tests::Gate;
+use std::{
+    cell::RefCell,
+    process::{Command, Stdio},
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+const CASE: &str = "MEMMGR_TEST_CASE";
+/// What a child may write: the harness's own lines, and the panic of the case that panics.
+const STDERR_LIMIT: usize = 2000;
+
+/// Runs a case in a child; its exit code (`None`: a signal) and what it wrote to stderr.
+fn run(case: &str) -> (Option<i32>, String) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        // One thread: the harness runs the test on the main thread then, so that its thread-locals go at exit.
+        .args([
+            "--exact",
+            "the_case_that_the_environment_names",
+            "--nocapture",
+            "--test-threads=1",
+        ])
+        .env(CASE, case)
+        .env("RUST_BACKTRACE", "0")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > Duration::from_secs(60) {
+            child.kill().unwrap();
+            let output = child.wait_with_output().unwrap();
+            panic!("{case} hangs\n{}", String::from_utf8_lossy(&output.stderr));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), stderr)
+}
+
+#[track_caller]
+fn ends_with(case: &str, code: i32) {
+    for round in 0..if case.starts_with("race") { 20 } else { 3 } {
+        let (got, stderr) = run(case);
+        assert_eq!(got, Some(code), "{case}, round {round}:\n{stderr}");
+        assert!(
+            stderr.len() < STDERR_LIMIT,
+            "{case} floods stderr:\n{stderr}"
+        );
+    }
+}
+
+/// The child's side: does nothing unless a case is named.
+#[test]
+fn the_case_that_the_environment_names() {
+    let Ok(case) = std::env::var(CASE) else {
+        return;
+    };
+    let (case, mode) = case.split_once('/').unwrap_or((&case, "pool"));
+    let mode: DeviceAllocatorMode = mode.parse().unwrap();
+    MemoryManager::instance().set_device_allocator_mode(mode);
+    match case {
+        "cached" => cached(),
+        "static" => in_a_static(),
+        "leaked" => leaked(),
+        "pending" => pending(),
+        "thread_local" => in_a_thread_local(),
+        "race-exit" => exit_from_a_worker(),
+        "late" => late_drops(),
+        "panic" => panics(),
+        "atexit" => in_exit_handlers(),
+        "fork-drop" => fork_and_drop(),
+        "fork-allocate" => fork_and_allocate(),
+        "race-fork" => fork_beside_a_busy_thread(),
+        "fork-first" => fork_before_cuda(),
+        other => panic!("no case {other}"),
+    }
+}
+
+/// A case in every mode.
+fn in_all_modes(case: &str, code: i32) {
+    for mode in DeviceAllocatorMode::ALL {
+        ends_with(&format!("{case}/{mode}"), code);
+    }
+}
+
+type Guards = (Stream, DeviceBuffer<u8>, PinnedBuffer<u8>);
+
+fn guards() -> Guards {
+    let mm = MemoryManager::instance();
+    let stream = Stream::new().unwrap();
+    let device = mm.device::<u8>(64 * KIB, &stream).unwrap();
+    let mut host = mm.pinned::<u8>(64 * KIB).unwrap();
+    host.as_mut_slice().unwrap().fill(0x5A);
+    let _ = stream.copy_to_device(&host, &device).unwrap();
+    (stream, device, host)
+}
+
+/// B48 (a)
+#[test]
+fn exit_with_cached_segments_is_quiet() {
+    in_all_modes("cached", 0);
+}
+
+fn cached() {
+    drop(guards());
+}
+
+/// B48 (b)
+#[test]
+fn exit_with_live_guards_in_a_static_or_leaked_is_quiet() {
+    in_all_modes("static", 0);
+    in_all_modes("leaked", 0);
+}
+
+static KEPT: Mutex<Vec<Guards>> = Mutex::new(Vec::new());
+
+fn in_a_static() {
+    KEPT.lock().unwrap().push(guards());
+}
+
+fn leaked() {
+    std::mem::forget(guards());
+}
+
+/// B48 (c)
+#[test]
+fn exit_with_work_pending_is_quiet() {
+    in_all_modes("pending", 0);
+}
+
+fn pending() {
+    let (stream, device, host) = guards();
+    let gate = Gate::new();
+    stall(&stream, &gate);
+    let _ = stream.copy_to_device(&host, &device).unwrap();
+    let event = stream.record().unwrap();
+    drop((device, host));
+    KEPT.lock().unwrap().push(guards());
+    // The gate opens while the process is on its way out.
+    let _ = gate.open_after(Duration::from_millis(5));
+    std::mem::forget(event);
+}
+
+thread_local! {
+    static LOCAL: RefCell<Option<(Guards, Guards)>> = const { RefCell::new(None) };
+}
+
+/// B48 (d)
+#[test]
+fn guards_in_thread_locals_of_any_thread_go_quietly() {
+    in_all_modes("thread_local", 0);
+}
+
+fn in_a_thread_local() {
+    LOCAL.with_borrow_mut(|local| *local = Some((guards(), guards())));
+    std::thread::spawn(|| LOCAL.with_borrow_mut(|local| *local = Some((guards(), guards()))))
+        .join()
+        .unwrap();
+    // This one is still alive when the process ends.
+    std::thread::spawn(|| {
+        LOCAL.with_borrow_mut(|local| *local = Some((guards(), guards())));
+        std::thread::sleep(Duration::from_secs(60));
+    });
+    std::thread::sleep(Duration::from_millis(5));
+    let mm = MemoryManager::instance();
+    assert_eq!(mm.stats().drop_failures, 0);
+}
+
+/// B48 (e)
+#[test]
+fn exit_from_a_worker_while_others_allocate_is_quiet() {
+    in_all_modes("race-exit", 7);
+}
+
+fn exit_from_a_worker() {
+    for _ in 0..4 {
+        std::thread::spawn(|| {
+            loop {
+                // After the exit has begun, calls are refused; that ends the thread.
+                let mm = MemoryManager::instance();
+                let Ok(stream) = Stream::new() else { break };
+                let Ok(device) = mm.device::<u8>(MIB, &stream) else {
+                    break;
+                };
+                let Ok(host) = mm.pinned::<u8>(MIB) else {
+                    break;
+                };
+                if stream.copy_to_device(&host, &device).is_err() {
+                    break;
+                }
+            }
+            std::thread::sleep(Duration::from_secs(60));
+        });
+    }
+    std::thread::spawn(|| {
+        std::thread::sleep(Duration::from_millis(20));
+        std::process::exit(7);
+    });
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+/// B48 (f)
+#[test]
+fn guards_dropped_after_shutdown_are_harmless() {
+    in_all_modes("late", 0);
+}
+
+fn late_drops() {
+    let mm = MemoryManager::instance();
+    let first = guards();
+    let second = guards();
+    let report = mm.shutdown().unwrap();
+    assert_eq!(report.live.len(), 4, "{report}");
+    drop(first);
+    LOCAL.with_borrow_mut(|local| *local = Some((second, guards())));
+    assert_eq!(mm.stats().drop_failures, 0);
+    mm.check().unwrap();
+}
+
+/// B48 (g): the harness answers a panic with 101.
+#[test]
+fn a_panic_with_guards_alive_ends_as_a_panic() {
+    in_all_modes("panic", 101);
+}
+
+fn panics() {
+    let held = guards();
+    LOCAL.with_borrow_mut(|local| *local = Some((guards(), guards())));
+    assert_eq!(held.1.len(), 0, "on purpose");
+}
+
+/// B48: drops and calls in exit handlers, before and after the manager's and the runtime's own.
+#[test]
+fn exit_handlers_may_drop_guards_and_are_refused_calls() {
+    in_all_modes("atexit", 0);
+}
+
+extern "C" fn at_exit() {
+    let kept = std::mem::take(&mut *KEPT.lock().unwrap());
+    let had_some = !kept.is_empty();
+    drop(kept);
+    if !had_some {
+        return;
+    }
+    // Whichever side of the manager's handler this is: no crash, and a clear answer.
+    let mm = MemoryManager::instance();
+    let answers = [
+        mm.allocate_pinned(4096).map(drop),
+        mm.allocate_device(4096).map(drop),
+        Stream::new().map(drop),
+    ];
+    for answer in answers {
+        if let Err(error) = answer
+            && !matches!(error, Error::Unavailable { .. })
+        {
+            eprintln!("{error:?}");
+            // SAFETY: the function ends the process and has no preconditions.
+            unsafe { libc::_exit(3) };
+        }
+    }
+}
+
+fn in_exit_handlers() {
+    // SAFETY: the handler is a plain function; it may run at any point of the process's exit.
+    unsafe { libc::atexit(at_exit) };
+    let first = guards();
+    KEPT.lock().unwrap().push(guards());
+    // SAFETY: as above.
+    unsafe { libc::atexit(at_exit) };
+    std::mem::forget(first);
+}
+
+/// Forks; the child runs `child` and leaves with its answer, by `exit` if `orderly`, so that exit handlers run.
+fn fork(orderly: bool, child: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child only drops guards and asks the manager, which is what is tested.
+    match unsafe { libc::fork() } {
+        -1 => panic!("fork failed"),
+        0 => {
+            // SAFETY: an alarm ends a child that hangs.
+            unsafe { libc::alarm(20) };
+            let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(99);
+            // SAFETY: both end the process and have no preconditions.
+            unsafe {
+                if orderly {
+                    libc::exit(code);
+                }
+                libc::_exit(code)
+            }
+        }
+        pid => pid,
+    }
+}
+
+/// The exit code of a child; negative: the signal that ended it.
+fn wait_for(pid: i32) -> i32 {
+    let mut status = 0;
+    // SAFETY: `status` is a place for one int.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    if libc::WIFEXITED(status) {
+        libc::WEXITSTATUS(status)
+    } else {
+        -libc::WTERMSIG(status)
+    }
+}
+
+/// B49 (a)
+#[test]
+fn a_forked_child_drops_what_it_inherits_without_a_call() {
+    in_all_modes("fork-drop", 0);
+}
+
+fn fork_and_drop() {
+    let mm = MemoryManager::instance();
+    let (stream, device, host) = guards();
+    let own = MemoryManager::new(memmgr::Config::default()).unwrap();
+    let foreign = own.device::<u8>(MIB, &stream).unwrap();
+    stream.synchronize().unwrap();
+    let event = stream.record().unwrap();
+    let raw = mm.allocate_pinned(4096).unwrap();
+    // SAFETY: the block is ours and has 4096 bytes.
+    unsafe { bytes_mut(raw, 4096) }.fill(0x77);
+    // What was cached belongs to the parent too.
+    drop(guards());
+    let before = mm.stats().in_use();
+    let mut inherited = Some((stream, device, host, own, foreign, event));
+    for orderly in [false, true] {
+        let take = &mut inherited;
+        let pid = fork(orderly, || {
+            let calls = memmgr::cuda_calls_on_this_thread();
+            drop(take.take());
+            i32::from(memmgr::cuda_calls_on_this_thread() != calls)
+        });
+        assert_eq!(wait_for(pid), 0, "orderly: {orderly}");
+    }
+    // The parent goes on as if nothing had been.
+    assert_eq!(mm.stats().in_use(), before);
+    let (stream, device, mut host, own, foreign, event) = inherited.take().unwrap();
+    assert!(event.is_done().unwrap());
+    host.as_mut_slice().unwrap().fill(0);
+    let _ = stream.copy_to_host(&device, &mut host).unwrap();
+    assert!(host.as_slice().unwrap().iter().all(|byte| *byte == 0x5A));
+    // SAFETY: the block is ours.
+    unsafe {
+        assert!(bytes(raw, 4096).iter().all(|byte| *byte == 0x77));
+        mm.free_pinned(raw).unwrap();
+    }
+    drop((foreign, own));
+    mm.check().unwrap();
+}
+
+/// B49 (b)
+#[test]
+fn a_forked_child_that_calls_is_told() {
+    in_all_modes("fork-allocate", 0);
+}
+
+fn fork_and_allocate() {
+    let mm = MemoryManager::instance();
+    let (stream, device, mut host) = guards();
+    stream.synchronize().unwrap();
+    let raw = mm.allocate_device(4096).unwrap();
+    let pid = fork(true, || {
+        // SAFETY: the calls are refused.
+        let refused: Vec<(&str, memmgr::Result<()>)> = unsafe {
+            vec![
+                ("allocate_pinned", mm.allocate_pinned(4096).map(drop)),
+                ("allocate_device", mm.allocate_device(4096).map(drop)),
+                (
+                    "allocate_device_at",
+                    mm.allocate_device_at(0, 4096).map(drop),
+                ),
+                (
+                    "allocate_device_on",
+                    mm.allocate_device_on(4096, &stream).map(drop),
+                ),
+                ("free_device", mm.free_device(raw)),
+                ("free_device_on", mm.free_device_on(raw, &stream)),
+                ("memset", mm.memset(raw, 0, 4096, &stream)),
+                ("record_use", mm.record_use(raw, &stream)),
+                ("copy", stream.copy_to_host(&device, &mut host).map(drop)),
+                ("pinned", mm.pinned::<u8>(4096).map(drop)),
+                ("device", mm.device::<u8>(4096, &stream).map(drop)),
+                ("Stream::new", Stream::new().map(drop)),
+                ("synchronize", stream.synchronize()),
+                ("query", stream.query().map(drop)),
+                ("record", stream.record().map(drop)),
+                ("launch_host", stream.launch_host(|| ())),
+                ("trim", mm.trim().map(drop)),
+                ("shutdown", mm.shutdown().map(drop)),
+                ("devices", memmgr::devices().map(drop)),
+                (
+                    "another manager",
+                    MemoryManager::new(memmgr::Config::default())
+                        .unwrap()
+                        .allocate_pinned(1)
+                        .map(drop),
+                ),
+            ]
+        };
+        for (name, result) in refused {
+            if !matches!(result, Err(Error::ForkedChild)) {
+                eprintln!("{name}: {result:?}");
+                return 1;
+            }
+        }
+        0
+    });
+    assert_eq!(wait_for(pid), 0);
+    // SAFETY: nobody uses the block.
+    unsafe { mm.free_device(raw).unwrap() };
+    assert_eq!(mm.stats().drop_failures, 0);
+}
+
+/// B49: another thread of the parent is inside the manager at the moment of the fork.
+#[test]
+fn a_child_forked_beside_a_busy_thread_does_not_hang() {
+    ends_with("race-fork/pool", 0);
+    ends_with("race-fork/async", 0);
+}
+
+fn fork_beside_a_busy_thread() {
+    static OVER: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+    use std::sync::atomic::Ordering::Relaxed;
+    let mm = MemoryManager::instance();
+    let busy: Vec<_> = (0..2)
+        .map(|_| {
+            std::thread::spawn(move || {
+                while !OVER.load(Relaxed) {
+                    let stream = Stream::new().unwrap();
+                    let device = mm.device::<u8>(KIB, &stream).unwrap();
+                    let host = mm.pinned::<u8>(KIB).unwrap();
+                    let _ = stream.copy_to_device(&host, &device).unwrap();
+                    let _ = mm.stats();
+                }
+            })
+        })
+        .collect();
+    for _ in 0..30 {
+        let mut mine = Some(guards());
+        let event = mine.as_ref().unwrap().0.record().unwrap();
+        let mut event = Some(event);
+        let pid = fork(false, || {
+            drop(event.take());
+            drop(mine.take());
+            i32::from(!matches!(mm.allocate_pinned(1), Err(Error::ForkedChild)))
+        });
+        assert_eq!(wait_for(pid), 0, "a signal 14 is a child that hung");
+    }
+    OVER.store(true, Relaxed);
+    for thread in busy {
+        thread.join().unwrap();
+    }
+}
+
+/// B49: a child of a process that has not used CUDA may use it.
+#[test]
+fn a_child_forked_before_the_first_use_works() {
+    ends_with("fork-first/pool", 0);
+}
+
+fn fork_before_cuda() {
+    let mm = MemoryManager::instance();
+    let pid = fork(true, || {
+        drop(guards());
+        i32::from(mm.stats().drop_failures != 0)
+    });
+    assert_eq!(wait_for(pid), 0);
+    drop(guards());
+}

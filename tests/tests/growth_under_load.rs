@@ -1,0 +1,179 @@
+//! A busy stream holds up nobody who does not need its memory.
+
+mod common;
+#[path = "common/rig.rs"]
+mod rig;
+
+use common::{MIB, stall};
+use memmgr::{Config, MemoryManager, Stream};
+use memmgr_tests::Gate;
+use std::time::{Duration, Instant};
+
+/// What 300 ms of somebody else's work must not become.
+const SOON: Duration = Duration::from_millis(150);
+
+/// The tests of this file take turns: each measures time while a stream is stalled.
+static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+fn turn() -> std::sync::MutexGuard<'static, ()> {
+    TURN.lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// D03, with room.
+#[test]
+fn with_room_to_grow_a_request_waits_for_nobody() {
+    let _turn = turn();
+    let mm = MemoryManager::new(Config::default().device_growth(2 * MIB)).unwrap();
+    let (a, b) = (Stream::new().unwrap(), Stream::new().unwrap());
+    let x = mm.allocate_device_on(2 * MIB, &a).unwrap();
+    let gate = Gate::new();
+    // SAFETY: the blocks are ours.
+    unsafe {
+        mm.free_device_on(x, &a).unwrap();
+        stall(&a, &gate);
+        let opener = gate.open_after(2 * SOON);
+        let begun = Instant::now();
+        let y = mm.allocate_device_on(2 * MIB, &b).unwrap();
+        mm.memset(y, 1, 2 * MIB, &b).unwrap();
+        b.synchronize().unwrap();
+        assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+        assert!(!a.query().unwrap());
+        opener.join().unwrap();
+        mm.free_device_on(y, &b).unwrap();
+    }
+    mm.shutdown().unwrap();
+}
+
+/// D03, without room.
+#[test]
+fn without_room_the_stream_waits_on_the_device_and_the_host_does_not() {
+    let _turn = turn();
+    let mm = rig::capped(2 * MIB);
+    let (a, b) = (Stream::new().unwrap(), Stream::new().unwrap());
+    let x = mm.allocate_device_on(2 * MIB, &a).unwrap();
+    let gate = Gate::new();
+    // SAFETY: the blocks are ours.
+    unsafe {
+        mm.free_device_on(x, &a).unwrap();
+        stall(&a, &gate);
+        let opener = gate.open_after(2 * SOON);
+        let begun = Instant::now();
+        let y = mm.allocate_device_on(2 * MIB, &b).unwrap();
+        mm.memset(y, 1, 2 * MIB, &b).unwrap();
+        assert!(
+            begun.elapsed() < SOON,
+            "the host waited {:?}",
+            begun.elapsed()
+        );
+        assert_eq!(y, x);
+        assert!(!b.query().unwrap(), "the stream does not wait");
+        opener.join().unwrap();
+        b.synchronize().unwrap();
+        assert!(a.query().unwrap(), "`b` ran before `a`");
+        mm.free_device_on(y, &b).unwrap();
+    }
+    assert_eq!(mm.stats().device[0].best_fit.waits, 1);
+    mm.shutdown().unwrap();
+}
+
+/// D03: nor does it, because some manager was dropped before.
+#[test]
+fn growth_does_not_wait_for_running_work_because_a_manager_was_dropped() {
+    let _turn = turn();
+    {
+        let gone = common::manager();
+        let block = gone.allocate_device(MIB).unwrap();
+        let host = gone.allocate_pinned(MIB).unwrap();
+        // SAFETY: nobody uses the blocks.
+        unsafe {
+            gone.free_device(block).unwrap();
+            gone.free_pinned(host).unwrap();
+        }
+    }
+    let mm = MemoryManager::new(Config::default().device_growth(2 * MIB)).unwrap();
+    let (a, b) = (Stream::new().unwrap(), Stream::new().unwrap());
+    let gate = Gate::new();
+    stall(&a, &gate);
+    let opener = gate.open_after(2 * SOON);
+    let begun = Instant::now();
+    let y = mm.allocate_device_on(2 * MIB, &b).unwrap();
+    assert!(
+        begun.elapsed() < SOON,
+        "the growth waited {:?}",
+        begun.elapsed()
+    );
+    opener.join().unwrap();
+    // SAFETY: nobody uses the block.
+    unsafe { mm.free_device_on(y, &b).unwrap() };
+    mm.shutdown().unwrap();
+}
+
+/// D03: nor, because an earlier `shutdown` left a segment with a live block.
+#[test]
+fn a_request_after_shutdown_does_not_wait_for_running_work() {
+    let _turn = turn();
+    let mm = MemoryManager::new(Config::default().device_growth(2 * MIB)).unwrap();
+    let (a, b) = (Stream::new().unwrap(), Stream::new().unwrap());
+    let kept = mm.allocate_device(2 * MIB).unwrap();
+    assert_eq!(mm.shutdown().unwrap().live.len(), 1);
+    // SAFETY: nobody uses the block.
+    unsafe { mm.free_device(kept).unwrap() };
+    let gate = Gate::new();
+    stall(&a, &gate);
+    let opener = gate.open_after(2 * SOON);
+    let begun = Instant::now();
+    let y = mm.allocate_device_on(MIB, &b).unwrap();
+    assert!(
+        begun.elapsed() < SOON,
+        "the request waited {:?}",
+        begun.elapsed()
+    );
+    opener.join().unwrap();
+    // SAFETY: nobody uses the block.
+    unsafe { mm.free_device_on(y, &b).unwrap() };
+    mm.shutdown().unwrap();
+}
+
+/// Frees and drops wait for nothing, in any mode.
+#[test]
+fn frees_and_drops_do_not_wait_for_running_work() {
+    let _turn = turn();
+    for mode in rig::modes() {
+        let mm = common::manager_in(*mode);
+        let (a, b) = (Stream::new().unwrap(), Stream::new().unwrap());
+        let raw: Vec<_> = (0..4)
+            .map(|_| mm.allocate_device_on(MIB, &a).unwrap())
+            .collect();
+        let guard = mm.device::<u8>(MIB, &a).unwrap();
+        let used = mm.device::<u8>(MIB, &a).unwrap();
+        let host = mm.pinned::<u8>(MIB).unwrap();
+        let _ = b.copy_to_device(&host, &used).unwrap();
+        let gate = Gate::new();
+        stall(&a, &gate);
+        stall(&b, &gate);
+        let _ = b.copy_to_device(&host, &used).unwrap();
+        let opener = gate.open_after(2 * SOON);
+        let begun = Instant::now();
+        // SAFETY: nobody uses the blocks; the streams order what is left.
+        unsafe {
+            mm.free_device(raw[0]).unwrap();
+            mm.free_device_on(raw[1], &a).unwrap();
+            mm.free_device_on(raw[2], &b).unwrap();
+            mm.free_device(raw[3]).unwrap();
+        }
+        drop((guard, used, host));
+        assert!(begun.elapsed() < SOON, "{mode}: {:?}", begun.elapsed());
+        let streams = (a.clone(), b.clone());
+        drop((a, b));
+        drop(streams);
+        assert!(
+            begun.elapsed() < SOON,
+            "{mode}: the streams' drop took {:?}",
+            begun.elapsed()
+        );
+        opener.join().unwrap();
+        assert_eq!(mm.stats().drop_failures, 0);
+        mm.shutdown().unwrap();
+    }
+}

@@ -1,0 +1,14 @@
+//! Random programs over several streams never see each other's memory, on a device whose work comes after random delays.
+#![cfg(feature = "sim")]
+
+mod common;
+#[path = "common/programs.rs"]
+mod programs;
+#[path = "common/rig.rs"]
+mod rig;
+
+#[test]
+fn random_programs_never_write_into_each_other() {
+    cudart_sim::set_schedule(cudart_sim::Schedule::Random(7));
+    programs::run_all();
+}
