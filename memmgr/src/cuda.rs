@@ -116,6 +116,8 @@ const UNLOADING: i32 = 4;
 const STUB_LIBRARY: i32 = 34;
 const NO_DRIVER: i32 = 35;
 const NO_DEVICE: i32 = 100;
+/// `cudaErrorInvalidDevice`.
+pub(crate) const INVALID_DEVICE: i32 = 101;
 const NOT_READY: i32 = 600;
 /// `cudaErrorNotPermitted`: a CUDA call inside a host function.
 pub(crate) const NOT_PERMITTED: i32 = 800;
@@ -162,7 +164,7 @@ fn failure(call: Call, code: i32, pending: i32) -> Error {
             text(sys::cudaGetErrorString(raw)),
         )
     };
-    let also_pending = (pending != SUCCESS && pending != code).then_some(pending);
+    let also_pending = (pending != SUCCESS).then_some(pending);
     Error::Cuda {
         call: NAMES[call as usize],
         code,
@@ -191,11 +193,13 @@ fn call(which: Call, f: impl FnOnce() -> sys::cudaError_t) -> Result<()> {
 /// Makes a call that answers "not ready" with a code that is no failure.
 fn ask(which: Call, f: impl FnOnce() -> sys::cudaError_t) -> Result<bool> {
     process::gate()?;
+    // SAFETY: the function has no preconditions.
+    let pending = unsafe { sys::cudaPeekAtLastError() }.0 as i32;
     count(which);
     match f().0 as i32 {
         SUCCESS => Ok(true),
         NOT_READY => Ok(false),
-        code => Err(failure(which, code, SUCCESS)),
+        code => Err(failure(which, code, pending)),
     }
 }
 
@@ -228,14 +232,28 @@ pub(crate) fn device_count() -> Result<i32> {
     Ok(count)
 }
 
-/// The calling thread's current device. The one call that the paths without a stream make.
+/// The calling thread's current device.
 pub(crate) fn get_device() -> Result<i32> {
     let mut device = 0;
     // SAFETY: `device` is a place for one int.
-    ask(Call::GetDevice, || unsafe {
+    call(Call::GetDevice, || unsafe {
         sys::cudaGetDevice(&mut device)
     })?;
     Ok(device)
+}
+
+/// As [`get_device`], in one call: the only one that a hit without a stream makes. It fails only where CUDA is not
+/// available at all; an error that others had left is not looked at then.
+pub(crate) fn get_device_in_one_call() -> Result<i32> {
+    process::gate()?;
+    process::before_first_call();
+    count(Call::GetDevice);
+    let mut device = 0;
+    // SAFETY: `device` is a place for one int.
+    match unsafe { sys::cudaGetDevice(&mut device) }.0 as i32 {
+        SUCCESS => Ok(device),
+        code => Err(failure(Call::GetDevice, code, SUCCESS)),
+    }
 }
 
 pub(crate) fn set_device(device: i32) -> Result<()> {

@@ -132,7 +132,15 @@ pub(crate) fn on_device<T>(ordinal: i32, f: impl FnOnce() -> Result<T>) -> Resul
     let _restore = if current == ordinal {
         Restore(None)
     } else {
-        cuda::set_device(ordinal)?;
+        cuda::set_device(ordinal).map_err(|error| match error {
+            Error::Cuda {
+                code: cuda::INVALID_DEVICE,
+                ..
+            } => Error::WrongDevice {
+                reason: format!("there is no device {ordinal}"),
+            },
+            other => other,
+        })?;
         Restore(Some(current))
     };
     f()

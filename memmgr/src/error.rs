@@ -125,7 +125,7 @@ pub enum Error {
     OutOfMemory(Box<OutOfMemory>),
     /// A request can never be met within the limit that was set.
     #[error(
-        "{requested} bytes on {place} can never fit: the pool's limit is {limit} bytes (set_*_pool_limit raises it)"
+        "{requested} bytes on {place} can never fit: rounded up to a multiple of 256 they exceed the pool's limit of {limit} bytes (set_*_pool_limit raises it)"
     )]
     LimitExceeded {
         /// Where the memory was wanted.

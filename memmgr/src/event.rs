@@ -7,6 +7,7 @@ use crate::{
     cuda::{self, RawEvent},
     device::on_device,
     error::{Error, Result},
+    process,
     stream::{Handle, StreamCore},
     sync::lock,
 };
@@ -59,6 +60,9 @@ impl PooledEvent {
 
 impl Drop for PooledEvent {
     fn drop(&mut self) {
+        if process::is_forked() {
+            return;
+        }
         lock(&CACHE).entry(self.device).or_default().push(self.raw);
     }
 }
@@ -125,6 +129,13 @@ impl Fence {
         })
     }
 
+    /// A fence that the calling thread is about to record with [`Fence::record_begun`]: everybody else waits for that.
+    pub fn begun_by_caller(core: Arc<StreamCore>) -> Arc<Self> {
+        let fence = Self::open(core);
+        *lock(&fence.state) = State::Closing;
+        fence
+    }
+
     /// Records a fence at the end of what is in the stream now.
     pub fn record(handle: &Handle) -> Result<Arc<Self>> {
         let fence = Self::open(handle.core().clone());
@@ -177,7 +188,14 @@ impl Fence {
 
     /// Whether no proof of completion can ever come.
     pub fn is_lost(&self) -> bool {
-        !self.is_done() && matches!(*lock(&self.state), State::Lost(_))
+        if self.is_done() {
+            return false;
+        }
+        match &*lock(&self.state) {
+            State::Lost(_) => true,
+            State::Open => self.core.ended_without_proof(),
+            State::Closing | State::Recorded => false,
+        }
     }
 
     /// When the record began, on the stream's clock; `u64::MAX` while the fence is open.
@@ -193,9 +211,15 @@ impl Fence {
 
     /// Records the event through a live handle of the stream. Whoever comes second waits for the first.
     pub fn close_with(&self, handle: &Handle) -> Result<()> {
-        if !self.begin_closing()? {
-            return Ok(());
+        if self.begin_closing()? {
+            self.record_begun(handle)
+        } else {
+            Ok(())
         }
+    }
+
+    /// Records the event of a fence that the calling thread has begun to close.
+    pub fn record_begun(&self, handle: &Handle) -> Result<()> {
         let result = PooledEvent::new(handle.device()).and_then(|event| {
             self.begun.store(self.core.tick(), Ordering::Release);
             handle.record_raw(event.raw)?;

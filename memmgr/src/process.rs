@@ -34,6 +34,11 @@ pub(crate) fn is_over() -> bool {
     STATE.load(Ordering::Relaxed) != RUNNING
 }
 
+/// Whether this is a forked child, whose locks may be held by threads that it does not have.
+pub(crate) fn is_forked() -> bool {
+    STATE.load(Ordering::Relaxed) == FORKED
+}
+
 /// Installs the fork handler; before the first CUDA call.
 pub(crate) fn before_first_call() {
     ATFORK.call_once(|| {

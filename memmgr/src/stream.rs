@@ -31,6 +31,12 @@ type Registry = HashMap<(i32, u64), Weak<StreamCore>>;
 static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
 static NEXT_UID: AtomicU64 = AtomicU64::new(1);
 
+/// Whether every stream that has a live handle is known to be idle.
+pub(crate) fn all_idle() -> bool {
+    let cores: Vec<Arc<StreamCore>> = lock(&REGISTRY).values().filter_map(Weak::upgrade).collect();
+    cores.iter().all(StreamCore::is_idle)
+}
+
 /// The raw value of `cudaStreamLegacy`.
 const LEGACY: usize = 1;
 /// The raw value of `cudaStreamPerThread`.
@@ -108,6 +114,11 @@ impl StreamCore {
             })
             .ok()
             .map(|_| Handle { core: self.clone() })
+    }
+
+    /// Whether the stream has ended and nothing can ever prove that its work has finished.
+    pub fn ended_without_proof(&self) -> bool {
+        matches!(*lock(&self.end), End::Lost(_))
     }
 
     /// Whether the last handle is gone.
@@ -325,7 +336,7 @@ impl Clone for Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if self.core.users.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.core.users.fetch_sub(1, Ordering::AcqRel) == 1 && !process::is_forked() {
             self.core.retire();
         }
     }

@@ -34,13 +34,7 @@ impl Pool {
         on: Option<&Handle>,
         raw: bool,
     ) -> Result<usize> {
-        let rounded = best_fit::round(size)
-            .filter(|rounded| *rounded <= isize::MAX as usize)
-            .ok_or_else(|| Error::InvalidSize {
-                reason: format!(
-                    "{size} bytes cannot be rounded up to the granule of {GRANULE} bytes"
-                ),
-            })?;
+        let rounded = best_fit::checked(size)?;
         self.prepare()?;
         let reuse = {
             let state = lock(&self.state);
@@ -76,9 +70,9 @@ impl Pool {
         }
     }
 
-    /// Reserves the configured size, once.
+    /// Reserves the configured size, as far as the limit allows, once.
     fn prepare(&self) -> Result<()> {
-        let initial = {
+        let len = {
             let mut state = lock(&self.state);
             if state.prepared {
                 return Ok(());
@@ -87,19 +81,23 @@ impl Pool {
                 drop(self.wait_for_growth(state));
                 return Ok(());
             }
-            if state.config.initial == 0 {
+            let initial = state.config.initial;
+            let rounded = initial.checked_next_multiple_of(GRANULE).ok_or_else(|| {
+                Error::InvalidSize {
+                    reason: format!(
+                        "a pool of {initial} bytes cannot be rounded up to the granule of {GRANULE} bytes"
+                    ),
+                }
+            })?;
+            let len = rounded.min(state.config.limit.unwrap_or(usize::MAX) / GRANULE * GRANULE);
+            if len == 0 {
                 state.prepared = true;
                 return Ok(());
             }
             state.growing = true;
-            state.config.initial
+            len
         };
         let _ticket = Ticket(self);
-        let len = initial
-            .checked_next_multiple_of(GRANULE)
-            .ok_or_else(|| Error::InvalidSize {
-                reason: format!("a pool of {initial} bytes cannot be rounded up to the granule"),
-            })?;
         let base = self.source.create(len).map_err(|error| match error {
             Error::Cuda {
                 code: cuda::OUT_OF_MEMORY,
@@ -216,7 +214,6 @@ impl Pool {
             (wanted - wanted % GRANULE, rounded)
         };
         let _ticket = Ticket(self);
-        segment::release_orphans();
         if exact > self.source.capacity()?.total {
             return Ok(Growth::Refused);
         }
@@ -266,45 +263,52 @@ impl Pool {
     }
 
     /// Takes memory that other streams have freed, and waits for their marks: on the device for a request with a
-    /// stream, on the host otherwise.
+    /// stream, on the host otherwise. Memory whose marks turn out to be lost is left alone.
     fn wait_and_take(&self, size: usize, on: Option<&Handle>, raw: bool) -> Result<Option<usize>> {
-        let core = on.map(Handle::core);
-        let (address, marks) = {
-            let mut guard = lock(&self.state);
-            let State { space, order, .. } = &mut *guard;
-            let Some(taken) = space.allocate_ranked(size, GRANULE, &mut |id| order.rank(id, core))
-            else {
-                return Ok(None);
+        loop {
+            let core = on.map(Handle::core);
+            let (address, marks) = {
+                let mut guard = lock(&self.state);
+                let State { space, order, .. } = &mut *guard;
+                let Some(taken) =
+                    space.allocate_ranked(size, GRANULE, &mut |id| order.rank(id, core))
+                else {
+                    return Ok(None);
+                };
+                let marks = order.marks_of(&taken.owners, core);
+                let address = guard.hand_out(taken, size, core, raw);
+                (address, marks)
             };
-            let marks = order.marks_of(&taken.owners, core);
-            let address = guard.hand_out(taken, size, core, raw);
-            (address, marks)
-        };
-        let waited = marks.iter().try_for_each(|mark| match on {
-            Some(handle) => mark.wait_on_stream(handle),
-            None => mark.wait_on_host(),
-        });
-        let mut state = lock(&self.state);
-        for mark in marks.iter().filter(|mark| mark.is_closed()) {
-            state.order.enqueue(mark);
-        }
-        if on.is_none() && waited.is_ok() {
-            let state = &mut *state;
-            if let Some(live) = state.space.data_mut(address) {
-                let inherited = std::mem::take(&mut live.inherited);
-                state.order.release(&inherited, &state.space);
+            let waited = marks.iter().try_for_each(|mark| match on {
+                Some(handle) => mark.wait_on_stream(handle),
+                None => mark.wait_on_host(),
+            });
+            let mut guard = lock(&self.state);
+            let state = &mut *guard;
+            for mark in marks.iter().filter(|mark| mark.is_closed()) {
+                state.order.enqueue(mark);
             }
-            state.complete(&marks, false);
-        }
-        match waited {
-            Ok(()) => {
-                state.counters.reuses += 1;
-                state.counters.waits += u64::from(!marks.is_empty());
-                Ok(Some(address))
-            }
-            Err(error) => {
-                state.give_back(address);
-                Err(error)
+            match waited {
+                Ok(()) => {
+                    if on.is_none() {
+                        if let Some(live) = state.space.data_mut(address) {
+                            let inherited = std::mem::take(&mut live.inherited);
+                            state.order.release(&inherited, &state.space);
+                        }
+                        state.complete(&marks, false);
+                    }
+                    state.counters.reuses += 1;
+                    state.counters.waits += u64::from(!marks.is_empty());
+                    return Ok(Some(address));
+                }
+                Err(error) => {
+                    state.give_back(address);
+                    // A stream that lost its marks is somebody else's trouble: try what remains.
+                    if !marks.iter().any(|mark| mark.is_lost()) {
+                        return Err(error);
+                    }
+                    tracing::debug!(%error, "marks without a proof: their memory is left alone");
+                }
             }
         }
     }
@@ -326,13 +330,17 @@ impl Pool {
         self.release_segments(|_, _| true)
     }
 
-    /// Gives segments back that `shutdown` could not.
+    /// Gives segments back that `shutdown` could not, unless CUDA would make this call wait for running work.
     fn release_retiring(&self) {
-        if lock(&self.state).retiring.is_empty() {
+        if !std::mem::take(&mut lock(&self.state).release_due) {
             return;
         }
         self.poll(true);
-        if let Err(error) = self.release_segments(|state, base| state.retiring.contains(&base)) {
+        if !crate::stream::all_idle() {
+            return;
+        }
+        let released = self.release_segments(|state, base| state.retiring.contains(&base));
+        if let Err(error) = released {
             tracing::warn!(%error, "a segment could not be given back");
         }
     }
@@ -387,6 +395,7 @@ impl Pool {
         let waited = self.wait_for_pending();
         let released = self.release_segments(|_, _| true)?;
         let mut state = lock(&self.state);
+        state.release_due = false;
         state.retiring = state.space.segments().map(|segment| segment.base).collect();
         state.prepared = false;
         waited.map(|()| released)

@@ -69,6 +69,8 @@ struct State {
     growing: bool,
     /// Segments to be given back as soon as they are idle (after `shutdown`).
     retiring: BTreeSet<usize>,
+    /// A block of such a segment was freed: the next allocating call looks whether it is idle.
+    release_due: bool,
 }
 
 /// A pool of one place. All methods may be called by any thread.
@@ -111,6 +113,7 @@ impl Pool {
             prepared: false,
             growing: false,
             retiring: BTreeSet::new(),
+            release_due: false,
         };
         Self {
             source,
@@ -133,7 +136,7 @@ impl Pool {
         let (found, wanted) = {
             let mut state = lock(&self.state);
             state.counters.allocations += 1;
-            if state.retiring.is_empty() && state.prepared {
+            if state.prepared && !state.release_due {
                 let found = state.take_usable(size, on, raw);
                 state.counters.reuses += u64::from(found.is_some());
                 let wanted = on.map(|on| state.order.epochs_to_close(on.core()));
@@ -179,6 +182,7 @@ impl Pool {
             }
             state.order.release(&live.inherited, &state.space);
             state.counters.frees += 1;
+            state.release_due |= !state.retiring.is_empty() && state.is_retiring(address);
             let mut wanted = handle.map_or_else(Vec::new, |handle| {
                 state.order.epochs_to_close(handle.core())
             });
@@ -341,6 +345,13 @@ impl State {
         }
         self.counters.peak_in_use = self.counters.peak_in_use.max(self.space.in_use());
         taken.addr
+    }
+
+    /// Whether the address lies in a segment that is to be given back.
+    fn is_retiring(&self, address: usize) -> bool {
+        self.space
+            .segment_of(address)
+            .is_some_and(|segment| self.retiring.contains(&segment.base))
     }
 
     /// Notes what completed and makes memory idle.

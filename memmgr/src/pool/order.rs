@@ -207,11 +207,11 @@ impl Order {
         Owner::new(id, class)
     }
 
-    /// An epoch of its own for one free on a per-thread stream, which only its own thread can record: the fence is to be
-    /// closed at once.
+    /// An epoch of its own for one free on a per-thread stream, which only its own thread can record: with
+    /// [`Fence::record_begun`], at once.
     pub fn single(&mut self, core: &Arc<StreamCore>) -> (Owner, Arc<Fence>) {
         let class = self.slot(core).class;
-        let fence = Fence::open(core.clone());
+        let fence = Fence::begun_by_caller(core.clone());
         let id = self.new_owner(vec![fence.clone()], class);
         (Owner::new(id, class), fence)
     }

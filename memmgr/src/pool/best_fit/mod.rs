@@ -59,6 +59,15 @@ pub fn round(size: usize) -> Option<usize> {
     align_up(size, GRANULE)
 }
 
+/// As [`round`], with an error that names the size; sizes above `isize::MAX` are refused, as pointers cannot span them.
+pub fn checked(size: usize) -> Result<usize, crate::Error> {
+    round(size)
+        .filter(|rounded| isize::try_from(*rounded).is_ok())
+        .ok_or_else(|| crate::Error::InvalidSize {
+            reason: format!("{size} bytes cannot be rounded up to the granule of {GRANULE} bytes"),
+        })
+}
+
 /// The lowest multiple of `align` that is not below `value`. `align` is a power of two.
 fn align_up(value: usize, align: usize) -> Option<usize> {
     let mask = align.checked_sub(1)?;
