@@ -86,7 +86,7 @@ impl PooledEvent {
 }
 
 /// What is known of a fence.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum State {
     /// No event has been recorded; later frees may still join.
     Open,
@@ -94,8 +94,6 @@ enum State {
     Closing,
     /// The event lies in the stream.
     Recorded,
-    /// No event could be recorded and no other proof exists: what it guards is never used again.
-    Lost(Error),
 }
 
 /// A point in the order of one stream.
@@ -186,16 +184,10 @@ impl Fence {
         self.is_done() || matches!(*lock(&self.state), State::Recorded)
     }
 
-    /// Whether no proof of completion can ever come.
+    /// Whether no proof of completion can be had now: the end of the stream could not be recorded, or only another thread
+    /// can record on it.
     pub fn is_lost(&self) -> bool {
-        if self.is_done() {
-            return false;
-        }
-        match &*lock(&self.state) {
-            State::Lost(_) => true,
-            State::Open => self.core.ended_without_proof(),
-            State::Closing | State::Recorded => false,
-        }
+        !self.is_closed() && self.core.is_out_of_reach()
     }
 
     /// When the record began, on the stream's clock; `u64::MAX` while the fence is open.
@@ -245,7 +237,6 @@ impl Fence {
             match &*state {
                 _ if self.is_done() => return Ok(()),
                 State::Recorded => return Ok(()),
-                State::Lost(error) => return Err(error.clone()),
                 State::Open | State::Closing => {}
             }
         }
@@ -270,7 +261,6 @@ impl Fence {
                     return Ok(true);
                 }
                 State::Recorded => return Ok(false),
-                State::Lost(error) => return Err(error.clone()),
                 State::Closing => {
                     state = self
                         .closed
@@ -284,7 +274,8 @@ impl Fence {
     fn finish_closing(&self, result: Result<()>) {
         *lock(&self.state) = match result {
             Ok(()) => State::Recorded,
-            Err(error) => State::Lost(error),
+            // A later record covers more than this one would have: it may be tried again.
+            Err(_) => State::Open,
         };
         self.closed.notify_all();
     }

@@ -378,23 +378,22 @@ impl MemoryManager {
             (src, rows_span(src_pitch, width, height)?, false),
         ];
         let handle = handle_of(stream);
-        // SAFETY: as this function demands; the handle is alive.
         self.inner
-            .submit(handle, &spans, || unsafe {
-                cuda::memcpy_2d_async(
-                    Rows {
-                        start: dst,
-                        pitch: dst_pitch,
-                    },
-                    Rows {
-                        start: src,
-                        pitch: src_pitch,
-                    },
-                    width,
-                    height,
-                    kind,
-                    handle.raw(),
-                )
+            .submit(handle, &spans, || {
+                handle.with_device(|| {
+                    let (dst, src) = (
+                        Rows {
+                            start: dst,
+                            pitch: dst_pitch,
+                        },
+                        Rows {
+                            start: src,
+                            pitch: src_pitch,
+                        },
+                    );
+                    // SAFETY: as this function demands; the handle is alive.
+                    unsafe { cuda::memcpy_2d_async(dst, src, width, height, kind, handle.raw()) }
+                })
             })
             .map(drop)
     }
@@ -1033,13 +1032,16 @@ impl Inner {
     fn report_free(&self, address: usize, on: FreeOn<'_>, memory: Memory) {
         let live = match memory {
             Memory::Pinned => self.pinned.live(address).map(|live| (Place::Pinned, live)),
-            Memory::Device(_) => self.states().find_map(|state| {
-                let live = state
-                    .pool
-                    .live(address)
-                    .or_else(|| state.native.live(address))?;
-                Some((Place::Device(state.ordinal), live))
-            }),
+            Memory::Device(of) => self
+                .states()
+                .filter(|state| of.is_none_or(|device| state.ordinal == device))
+                .find_map(|state| {
+                    let live = state
+                        .pool
+                        .live(address)
+                        .or_else(|| state.native.live(address))?;
+                    Some((Place::Device(state.ordinal), live))
+                }),
         };
         let Some((place, (size, allocated_on))) = live else {
             return;
@@ -1178,8 +1180,10 @@ impl Inner {
         }
         let (dst, src) = (dst.expose_provenance(), src.expose_provenance());
         self.submit(handle, &[(dst, size, true), (src, size, false)], || {
-            // SAFETY: as this function demands; the handle is alive.
-            unsafe { cuda::memcpy_async(dst, src, size, kind, handle.raw()) }
+            handle.with_device(|| {
+                // SAFETY: as this function demands; the handle is alive.
+                unsafe { cuda::memcpy_async(dst, src, size, kind, handle.raw()) }
+            })
         })
     }
 

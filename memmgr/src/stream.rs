@@ -116,9 +116,14 @@ impl StreamCore {
             .map(|_| Handle { core: self.clone() })
     }
 
-    /// Whether the stream has ended and nothing can ever prove that its work has finished.
-    pub fn ended_without_proof(&self) -> bool {
-        matches!(*lock(&self.end), End::Lost(_))
+    /// Whether nobody can find out when the stream's work has finished: its end could not be recorded, or it is a
+    /// thread's default stream, which only that thread can record on.
+    pub fn is_out_of_reach(&self) -> bool {
+        if self.is_retired() {
+            matches!(*lock(&self.end), End::Lost(_))
+        } else {
+            self.is_per_thread()
+        }
     }
 
     /// Whether the last handle is gone.
@@ -200,6 +205,10 @@ impl StreamCore {
 
     /// The last handle is gone: records the end, then destroys the handle if it is ours.
     fn retire(self: &Arc<Self>) {
+        // In a forked child the locks may be held by threads that do not exist; at exit nobody asks any more.
+        if process::is_over() {
+            return;
+        }
         {
             let mut registry = lock(&REGISTRY);
             let key = (self.device, self.id);
@@ -274,6 +283,11 @@ impl Handle {
         // SAFETY: this handle is alive, and events come from the cache, which never destroys one.
         self.core
             .with_device(|| unsafe { cuda::stream_wait_event(self.raw(), event) })
+    }
+
+    /// Runs `f` with the stream's device current where the raw handle does not name one.
+    pub fn with_device<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.core.with_device(f)
     }
 
     pub fn synchronize(&self) -> Result<()> {

@@ -98,10 +98,11 @@ fn copy(handle: &Handle, src: &Block, dst: &Block, kind: CopyKind) -> Result<Sub
     crate::process::gate()?;
     src.order_before_use(handle, false)?;
     dst.order_before_use(handle, true)?;
-    // SAFETY: both blocks are live and as long as the copy; they are marked with it, so that they stay until it has run,
-    // and the stream follows everything else that uses them.
-    let submitted =
-        unsafe { cuda::memcpy_async(dst.address, src.address, src.bytes, kind, handle.raw()) };
+    let submitted = handle.with_device(|| {
+        // SAFETY: both blocks are live and as long as the copy; they are marked with it, so that they stay until it has
+        // run, and the stream follows everything else that uses them.
+        unsafe { cuda::memcpy_async(dst.address, src.address, src.bytes, kind, handle.raw()) }
+    });
     let (fence, recorded) = Fence::after_work(handle);
     src.inner.add_use(src.home, src.range(), &fence, false);
     dst.inner.add_use(dst.home, dst.range(), &fence, true);

@@ -184,7 +184,7 @@ impl Pool {
         }
         let mut state = lock(&self.state);
         state.complete(&done, all);
-        if all {
+        if all || state.order.is_crowded() {
             state.order.sweep();
         }
     }
@@ -285,7 +285,7 @@ impl Pool {
             });
             let mut guard = lock(&self.state);
             let state = &mut *guard;
-            for mark in marks.iter().filter(|mark| mark.is_closed()) {
+            for mark in &marks {
                 state.order.enqueue(mark);
             }
             match waited {
@@ -379,7 +379,7 @@ impl Pool {
     pub fn wait_for_pending(&self) -> Result<()> {
         let marks = lock(&self.state).order.all_marks();
         let mut waited = Ok(());
-        for mark in &marks {
+        for mark in marks.iter().filter(|mark| !mark.is_lost()) {
             waited = waited.and(mark.wait_on_host());
         }
         let done: Vec<Arc<Fence>> = marks.into_iter().filter(|mark| mark.is_done()).collect();

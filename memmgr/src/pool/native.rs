@@ -5,7 +5,8 @@
 //! (one that allocates and never waits, one that frees and waits for whatever it must).
 
 use super::{
-    BlockRange, FreeOn, LiveRange, Use, add_use, segment::internal_stream, uses::check_inside,
+    BlockRange, FreeOn, LiveRange, Use, add_use, best_fit, segment::internal_stream,
+    uses::check_inside,
 };
 use crate::{
     cuda::{self, PoolAttr, RawPool},
@@ -63,7 +64,12 @@ struct State {
     stats: [PoolStats; 2],
     /// Blocks whose free could not be submitted where it was asked for (in a host function): the next call does it.
     parked: Vec<(usize, Vec<Arc<Fence>>)>,
+    /// Streams on which blocks were freed that the host has not seen to be free since, by uid.
+    freed_on: BTreeMap<u64, Arc<StreamCore>>,
 }
+
+/// How many streams [`State::freed_on`] may hold before those that have ended are dropped.
+const FREED_ON: usize = 64;
 
 /// The async modes of one device.
 #[derive(Debug)]
@@ -146,12 +152,16 @@ impl Native {
 
     fn submit_allocation(&self, family: Family, size: usize, handle: &Handle) -> Result<usize> {
         match family {
-            // SAFETY: the handle is alive.
-            Family::Current => unsafe { cuda::malloc_async(size, handle.raw()) },
+            Family::Current => handle.with_device(|| {
+                // SAFETY: the handle is alive.
+                unsafe { cuda::malloc_async(size, handle.raw()) }
+            }),
             Family::Own => {
                 let pool = self.own_pool()?;
-                // SAFETY: pool and handle are alive; the pool is destroyed by `shutdown` only, without live blocks.
-                unsafe { cuda::malloc_from_pool_async(size, pool, handle.raw()) }
+                handle.with_device(|| {
+                    // SAFETY: pool and handle are alive; the pool is destroyed with this, after all blocks' managers.
+                    unsafe { cuda::malloc_from_pool_async(size, pool, handle.raw()) }
+                })
             }
         }
     }
@@ -165,6 +175,7 @@ impl Native {
         on: Option<&Handle>,
         raw: bool,
     ) -> Result<usize> {
+        best_fit::checked(size)?;
         self.free_parked();
         let result = match on {
             Some(handle) => self.with_retry(family, size, handle),
@@ -198,7 +209,7 @@ impl Native {
         stats.in_use += size;
         stats.live_blocks += 1;
         stats.peak_in_use = stats.peak_in_use.max(stats.in_use);
-        state.blocks.insert(
+        let former = state.blocks.insert(
             address,
             Block {
                 requested: size,
@@ -209,6 +220,13 @@ impl Native {
                 followers: Vec::new(),
             },
         );
+        // Other code freed a block behind our back and the driver gave the address out again.
+        if let Some(former) = former {
+            let stats = &mut state.stats[former.family as usize];
+            stats.in_use = stats.in_use.saturating_sub(former.requested);
+            stats.live_blocks = stats.live_blocks.saturating_sub(1);
+            stats.frees += 1;
+        }
         Ok(address)
     }
 
@@ -224,6 +242,13 @@ impl Native {
         }
         if on_device(self.device, cuda::mem_get_info)?.1 < size {
             return Err(self.refusal(family, size));
+        }
+        // The driver gives memory to others only once the host has seen that it is free.
+        let freed_on = std::mem::take(&mut lock(&self.state).freed_on);
+        for core in freed_on.into_values() {
+            if let Err(error) = Fence::open(core).wait_on_host() {
+                tracing::debug!(%error, "some frees cannot be waited for");
+            }
         }
         if let Some(stream) = self.freeing.get() {
             stream.synchronize()?;
@@ -305,17 +330,26 @@ impl Native {
             let mine = |core: &Arc<StreamCore>| Arc::ptr_eq(core, handle.core());
             if block.stream.as_ref().is_none_or(mine) && uses.iter().all(|fence| mine(fence.core()))
             {
-                // SAFETY: the block was live and is out of the books; the handle is alive; the caller says that its other
-                // work comes before in this stream.
-                return self.finish_free(address, uses, unsafe {
-                    cuda::free_async(address, handle.raw())
+                let result = handle.with_device(|| {
+                    // SAFETY: the block was live and is out of the books; the handle is alive; the caller says that its
+                    // other work comes before in this stream.
+                    unsafe { cuda::free_async(address, handle.raw()) }
                 });
+                self.note_freed_on(handle.core());
+                let mut marks = uses;
+                marks.push(Fence::open(handle.core().clone()));
+                return self.finish_free(address, marks, result);
             }
         }
         // Otherwise an internal stream waits for everybody and frees; no stream of the user's waits.
         let mut marks = uses;
         if let Some(handle) = handle {
-            marks.push(Fence::record(handle)?);
+            // Recorded when the free waits for it, which is later where CUDA permits no call now.
+            marks.push(if handle.core().is_per_thread() {
+                Fence::record(handle)?
+            } else {
+                Fence::open(handle.core().clone())
+            });
         }
         let allocated_elsewhere = block
             .stream
@@ -323,12 +357,30 @@ impl Native {
             .filter(|core| !handle.is_some_and(|handle| Arc::ptr_eq(handle.core(), core)));
         if let Some(core) = allocated_elsewhere {
             // The allocation itself is a point of its stream that the free must follow.
-            let fence = Fence::open(core.clone());
-            fence.close()?;
-            marks.push(fence);
+            marks.push(Fence::open(core.clone()));
         }
         let result = self.free_behind(address, &marks);
         self.finish_free(address, marks, result)
+    }
+
+    /// Remembers a stream on which a block was freed.
+    fn note_freed_on(&self, core: &Arc<StreamCore>) {
+        let mut state = lock(&self.state);
+        if state.freed_on.contains_key(&core.uid) {
+            return;
+        }
+        if state.freed_on.len() >= FREED_ON {
+            // Asking makes CUDA calls, which is not for this lock.
+            let known = std::mem::take(&mut state.freed_on);
+            drop(state);
+            let pending: Vec<_> = known
+                .into_iter()
+                .filter(|(_, core)| !core.query_end().unwrap_or(false))
+                .collect();
+            state = lock(&self.state);
+            state.freed_on.extend(pending);
+        }
+        state.freed_on.insert(core.uid, core.clone());
     }
 
     fn free_behind(&self, address: usize, marks: &[Arc<Fence>]) -> Result<()> {

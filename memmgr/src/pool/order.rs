@@ -95,6 +95,8 @@ pub(crate) struct Order {
     by_marks: FxHashMap<Box<[u64]>, OwnerId>,
     slots: FxHashMap<u64, Slot>,
     next_class: u32,
+    /// How many slots are worth a sweep.
+    sweep_at: usize,
     vacant_classes: Vec<ClassId>,
     watches: FxHashMap<u64, Watch>,
     /// Closed fences by stream and time, to be queried from the oldest on.
@@ -184,6 +186,16 @@ impl Order {
     /// Puts a closed fence where [`Order::candidates`] finds it, if anybody waits for it.
     pub fn enqueue(&mut self, fence: &Arc<Fence>) {
         if !self.watches.contains_key(&fence.uid) {
+            return;
+        }
+        // What could not be recorded is tried again at the stream's next call.
+        if !fence.is_closed()
+            && !fence.core().is_retired()
+            && let Some(slot) = self.slots.get_mut(&fence.core().uid)
+        {
+            if slot.wanted.iter().all(|wanted| wanted.uid != fence.uid) {
+                slot.wanted.push(fence.clone());
+            }
             return;
         }
         self.queues
@@ -532,6 +544,11 @@ impl Order {
         }
     }
 
+    /// Whether many streams have come since the last [`Order::sweep`].
+    pub fn is_crowded(&self) -> bool {
+        self.slots.len() >= self.sweep_at.max(64)
+    }
+
     /// Drops what streams that have ended left behind.
     pub fn sweep(&mut self) {
         let ended: Vec<(u64, ClassId)> = self
@@ -557,6 +574,7 @@ impl Order {
                 self.vacant_classes.push(class);
             }
         }
+        self.sweep_at = self.slots.len() * 2;
     }
 
     /// Verifies what this module keeps against the spans.
