@@ -182,11 +182,8 @@ fn a_hundred_thousand_pinned_blocks_are_as_long_as_asked_and_belong_to_one_owner
             let (size, tag) = live.remove(&start).unwrap();
             for byte in ends(start, size) {
                 // SAFETY: the byte lies in the block.
-                assert_eq!(
-                    unsafe { byte.read() },
-                    tag,
-                    "step {step}: {size} at {start:#x}"
-                );
+                let found = unsafe { byte.read() };
+                assert_eq!(found, tag, "step {step}: {size} at {start:#x}");
             }
             // SAFETY: nobody uses the block.
             unsafe {

@@ -3,11 +3,7 @@
 
 mod common;
 
-use common::{
-    KIB, MIB, assert_sound,
-    checks::{Kind, OWN_POOLS},
-    manager,
-};
+use common::{KIB, MIB, assert_sound, checks::OWN_POOLS, manager};
 use memmgr::{Observer, Place, SegmentChange};
 use std::{
     ops::Range,
@@ -73,7 +69,7 @@ fn blocks_never_lie_in_two_segments_and_each_segment_goes_back_as_it_came() {
             [MIB; 2]
         );
         #[cfg(feature = "sim")]
-        if kind != Kind::Pinned {
+        if kind != common::checks::Kind::Pinned {
             assert_eq!(
                 segments[0].0 + MIB,
                 segments[1].0,

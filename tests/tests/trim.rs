@@ -2,8 +2,10 @@
 
 mod common;
 
-use common::{MIB, assert_sound, manager};
+use common::{MIB, assert_sound, manager, stall};
 use memmgr::{PerThreadStream, Stream};
+use memmgr_tests::Gate;
+use std::time::Duration;
 
 /// The stream is alive and idle: nothing can touch the memory any more.
 #[test]
@@ -118,5 +120,30 @@ fn trim_gives_back_what_a_synchronised_default_stream_has_freed() {
     legacy.synchronize().unwrap();
     manager.trim().unwrap();
     assert_eq!(manager.stats().device[0].best_fit.reserved, 0, "legacy");
+    assert_sound(&manager);
+}
+
+/// While the work is still running, the request waits for it rather than fail.
+#[test]
+fn segments_freed_behind_running_work_make_room_when_it_has_finished() {
+    let manager = manager();
+    manager.set_device_pool_size(2 * MIB).unwrap();
+    manager.set_device_pool_limit(Some(4 * MIB));
+    let stream = Stream::new().unwrap();
+    let blocks = [2 * MIB; 2].map(|size| manager.allocate_device_on(size, &stream).unwrap());
+    let gate = Gate::new();
+    stall(&stream, &gate);
+    for block in blocks {
+        // SAFETY: nobody uses the block.
+        unsafe { manager.free_device_on(block, &stream).unwrap() };
+    }
+    let opener = gate.open_after(Duration::from_millis(50));
+    let large = manager.allocate_device(3 * MIB);
+    let finished = stream.query().unwrap();
+    opener.join().unwrap();
+    let large = large.unwrap();
+    assert!(finished, "the memory was taken from work that was running");
+    // SAFETY: nobody uses the block.
+    unsafe { manager.free_device(large).unwrap() };
     assert_sound(&manager);
 }
