@@ -8,6 +8,7 @@
 use crate::config::{Schedule, TimeModel};
 pub(crate) use crate::stream::{Kind, Point};
 use crate::stream::{Op, State, Stream};
+use crate::trace;
 use crate::work::Work;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -149,9 +150,7 @@ impl Engine {
 
     /// Where a stream stands: done when all that is submitted now is done.
     pub(crate) fn last(&self, slot: u32) -> Point {
-        let (uid, seq) = self
-            .stream(slot)
-            .map_or((u64::MAX, 0), |s| (s.uid, s.submitted()));
+        let (uid, seq) = self.stream(slot).map_or((0, 0), |s| (s.uid, s.submitted()));
         Point { slot, uid, seq }
     }
 
@@ -188,26 +187,29 @@ impl Engine {
             .is_some_and(|s| s.queue.len() > self.depth)
     }
 
-    /// The one place through which every operation passes.
-    pub(crate) fn submit(&mut self, slot: u32, work: Work, mut after: Vec<Point>) -> Point {
+    /// The one place through which every operation passes, with the call that made it.
+    pub(crate) fn submit(
+        &mut self,
+        call: &str,
+        slot: u32,
+        work: Work,
+        mut after: Vec<Point>,
+    ) -> Point {
         self.add_default_stream_order(slot, &mut after);
+        let last = self.last(slot);
+        let point = Point {
+            seq: last.seq + 1,
+            ..last
+        };
+        trace::submitted(call, point, &work, &after);
         after.retain(|p| !self.done(*p));
         let lazy = self.schedule == Schedule::Lazy;
         let inline = self.inline(&work) && !lazy;
         let Some(stream) = self.live(slot) else {
-            return Point {
-                slot,
-                uid: 0,
-                seq: 0,
-            };
+            return point;
         };
         if inline && after.is_empty() && stream.queue.is_empty() {
-            stream.completed += 1;
-            let point = Point {
-                slot,
-                uid: stream.uid,
-                seq: stream.completed,
-            };
+            stream.completed = point.seq;
             work.run();
             return point;
         }
@@ -216,11 +218,6 @@ impl Engine {
             after,
             since: lazy.then(Instant::now),
         });
-        let point = Point {
-            slot,
-            uid: stream.uid,
-            seq: stream.submitted(),
-        };
         if stream.queue.len() == 1 {
             let device = stream.device as usize;
             if let Some(busy) = self.busy.get_mut(device) {

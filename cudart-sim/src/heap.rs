@@ -58,6 +58,17 @@ impl Ranges {
         Some((start, tag))
     }
 
+    /// As [`take`](Ranges::take), if the tag of the best-fitting range pleases.
+    pub(crate) fn take_if(&mut self, len: u64, pleases: impl FnOnce(u64) -> bool) -> Option<u64> {
+        let (_, start) = self.by_size.range((len, 0)..).next()?;
+        let (_, tag) = self.by_address.get(start)?;
+        if pleases(*tag) {
+            self.take(len).map(|(start, _)| start)
+        } else {
+            None
+        }
+    }
+
     /// The size of the best-fitting range.
     pub(crate) fn fit(&self, len: u64) -> Option<u64> {
         self.by_size.range((len, 0)..).next().map(|(size, _)| *size)

@@ -4,7 +4,8 @@ use crate::entry::{Needs, enter_named};
 use crate::error::{Answer, INVALID_VALUE};
 use crate::runtime::lock;
 use crate::sys;
-use crate::work::{Place, Work};
+use crate::trace::Access;
+use crate::work::{Place, Shape, Work};
 use crate::worker;
 use std::ffi::c_void;
 use std::time::Duration;
@@ -53,6 +54,14 @@ pub fn launch_for(
         };
         let reads = reads.iter().map(find).collect::<Answer<Vec<_>>>()?;
         let writes = writes.iter().map(find).collect::<Answer<Vec<_>>>()?;
+        let touched = |write| {
+            move |(place, len): &(Place, usize)| Access::new(place, Shape::line(*len), *len, write)
+        };
+        let accesses = reads
+            .iter()
+            .map(touched(false))
+            .chain(writes.iter().map(touched(true)))
+            .collect();
         let body = move || {
             let mut view = KernelView {
                 reads: reads.iter().map(load).collect(),
@@ -67,8 +76,9 @@ pub fn launch_for(
         };
         drop(worker::submit(
             rt,
+            "launch",
             slot,
-            Work::Kernel(Box::new(body), duration),
+            Work::Kernel(Box::new(body), duration, accesses),
             Vec::new(),
         )?);
         Ok(())

@@ -51,6 +51,7 @@ mod runtime;
 mod stream;
 mod thread;
 mod timing;
+mod trace;
 mod work;
 mod worker;
 

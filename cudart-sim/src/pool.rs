@@ -15,6 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The least that a pool takes from its device, if there is that much.
 const SEGMENT: u64 = 32 << 20;
 
+/// How many streams may have freed something before it is asked which of them are gone.
+const MOST_PENDING: usize = 32;
+
 /// Where a pool's memory lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Location {
@@ -53,6 +56,8 @@ pub(crate) struct Pool {
     empty: BTreeSet<u64>,
     idle: Ranges,
     pending: Vec<Pending>,
+    /// When there are more than these, vanished streams among them are looked for.
+    most_pending: usize,
 }
 
 impl Pool {
@@ -75,6 +80,7 @@ impl Pool {
             empty: BTreeSet::new(),
             idle: Ranges::new(),
             pending: Vec::new(),
+            most_pending: MOST_PENDING,
         }
     }
 
@@ -159,6 +165,10 @@ impl Pool {
         stream: (u32, u64),
         len: u64,
     ) -> Answer<(u64, Option<Point>)> {
+        if self.pending.len() > self.most_pending {
+            self.settle(|point| engine.observed(point));
+            self.most_pending = (2 * self.pending.len()).max(MOST_PENDING);
+        }
         for owner in &mut self.pending {
             if (owner.slot, owner.uid) == stream
                 && let Some((start, _)) = owner.ranges.take(len)
@@ -169,10 +179,13 @@ impl Pool {
         if let Some(start) = self.take_idle(len) {
             return Ok((start, None));
         }
-        if self.opportunistic && !self.pending.is_empty() {
-            self.settle(|point| engine.done(point));
-            if let Some(start) = self.take_idle(len) {
-                return Ok((start, None));
+        if self.opportunistic {
+            for owner in &mut self.pending {
+                let (slot, uid) = (owner.slot, owner.uid);
+                let done = |seq| engine.done(Point { slot, uid, seq });
+                if let Some(start) = owner.ranges.take_if(len, done) {
+                    return Ok((start, None));
+                }
             }
         }
         if self.follow_events {
@@ -185,10 +198,23 @@ impl Pool {
                 }
             }
         }
-        if self.grow(devices, len).is_ok()
-            && let Some(start) = self.take_idle(len)
-        {
-            return Ok((start, None));
+        if !self.pending.is_empty() {
+            // What the host knows to be free is anybody's, and merges with its neighbours.
+            self.settle(|point| engine.observed(point));
+            if let Some(start) = self.take_idle(len) {
+                return Ok((start, None));
+            }
+        }
+        for attempt in 0..2 {
+            // What lies idle in pieces that are too small makes room for a piece that is not.
+            if attempt > 0 {
+                self.trim(engine, devices, 0);
+            }
+            if self.grow(devices, len).is_ok()
+                && let Some(start) = self.take_idle(len)
+            {
+                return Ok((start, None));
+            }
         }
         if self.internal_dependencies {
             let best = self

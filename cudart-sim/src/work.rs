@@ -4,6 +4,7 @@ use crate::config::TimeModel;
 use crate::contents::Space;
 use crate::mirror::{copy_bytes, fill_bytes};
 use crate::thread;
+use crate::trace::Access;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Release};
 use std::time::Duration;
@@ -27,6 +28,16 @@ pub(crate) struct Shape {
     pub(crate) height: usize,
     pub(crate) dst_pitch: usize,
     pub(crate) src_pitch: usize,
+}
+
+impl Place {
+    /// The address as the program sees it.
+    pub(crate) fn address(&self) -> u64 {
+        match self {
+            Place::Device(space, at) => space.base() + *at as u64,
+            Place::Host(at, _) => *at as u64,
+        }
+    }
 }
 
 impl Shape {
@@ -84,8 +95,8 @@ pub(crate) enum Work {
     },
     /// A host function and its argument.
     Host(unsafe extern "C" fn(*mut std::ffi::c_void), usize),
-    /// What stands for a kernel, and how long it takes at least.
-    Kernel(Box<dyn FnOnce() + Send>, Duration),
+    /// What stands for a kernel, how long it takes at least, and what it touches.
+    Kernel(Box<dyn FnOnce() + Send>, Duration, Vec<Access>),
 }
 
 /// Nanoseconds since the first question.
@@ -115,11 +126,30 @@ impl Work {
         matches!(self, Work::Host(..) | Work::Kernel(..))
     }
 
+    /// Which memory it reads and writes. Page-locked and pageable memory count; a staged source was read long ago.
+    pub(crate) fn accesses(&self) -> Vec<Access> {
+        match self {
+            Work::Marker | Work::Stamp(_) | Work::Host(..) => Vec::new(),
+            Work::Copy { dst, src, shape } => vec![
+                Access::new(src, *shape, shape.src_pitch, false),
+                Access::new(dst, *shape, shape.dst_pitch, true),
+            ],
+            Work::Staged { dst, bytes } => {
+                let shape = Shape::line(bytes.len());
+                vec![Access::new(dst, shape, shape.width, true)]
+            }
+            Work::Fill { dst, shape, .. } => {
+                vec![Access::new(dst, *shape, shape.dst_pitch, true)]
+            }
+            Work::Kernel(_, _, accesses) => accesses.clone(),
+        }
+    }
+
     /// How long the modelled machine takes for it.
     pub(crate) fn cost(&self, model: &TimeModel) -> Duration {
         let (bytes, rate) = match self {
             Work::Marker | Work::Stamp(_) | Work::Host(..) => return Duration::ZERO,
-            Work::Kernel(_, time) => return model.latency + *time,
+            Work::Kernel(_, time, _) => return model.latency + *time,
             Work::Copy { dst, src, shape } => {
                 let pinned = [dst, src]
                     .iter()
@@ -169,7 +199,7 @@ impl Work {
                 unsafe { function(argument as *mut std::ffi::c_void) };
                 thread::with(|t| t.in_host_function.set(false));
             }
-            Work::Kernel(body, _) => {
+            Work::Kernel(body, ..) => {
                 thread::with(|t| t.in_host_function.set(true));
                 // A closure that panics is a failed kernel of a test: say so, and go on.
                 if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {

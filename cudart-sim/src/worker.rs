@@ -171,6 +171,7 @@ pub(crate) fn query(mut rt: Guard, points: &[Point]) -> Answer {
 /// Submits an operation; waits for room first if the stream's queue is full.
 pub(crate) fn submit(
     mut rt: Guard,
+    call: &str,
     slot: u32,
     work: Work,
     after: Vec<Point>,
@@ -195,7 +196,7 @@ pub(crate) fn submit(
             return Err(INVALID_HANDLE);
         }
     }
-    let point = rt.engine.submit(slot, work, after);
+    let point = rt.engine.submit(call, slot, work, after);
     wake(&mut rt, 0);
     if rt.engine.schedule == Schedule::Lazy && !rt.engine.watchdog {
         rt.engine.watchdog = std::thread::Builder::new()

@@ -285,6 +285,44 @@ fn most_of_a_device_freed_on_one_stream_is_refused_to_another() {
 }
 
 #[test]
+fn what_vanished_streams_have_freed_is_used_again() {
+    let _turn = machine();
+    let mut pool = null_mut();
+    cuda!(cudaDeviceGetDefaultMemPool(&mut pool, 0));
+    keep(pool, u64::MAX);
+    for _ in 0..2_000 {
+        let s = stream();
+        cuda!(cudaFreeAsync(malloc_async(MIB, s), s));
+        cuda!(cudaStreamDestroy(s));
+    }
+    assert_eq!(reserved(pool), WHOLE as u64);
+}
+
+/// Not measured.
+#[test]
+fn a_pool_gives_its_idle_pieces_back_before_it_refuses_a_large_block() {
+    let _turn = machine();
+    cudart_sim::configure(Config::devices(1, 256 << 20)).unwrap();
+    let s = stream();
+    let mut pool = null_mut();
+    cuda!(cudaDeviceGetDefaultMemPool(&mut pool, 0));
+    keep(pool, u64::MAX);
+    let pieces: Vec<_> = (0..8).map(|_| malloc_async(WHOLE, s)).collect();
+    for p in pieces {
+        cuda!(cudaFreeAsync(p, s));
+    }
+    let mut p = null_mut();
+    assert_eq!(
+        cuda!(cudaMallocAsync(&mut p, 200 << 20, s)),
+        2,
+        "nobody has seen the frees"
+    );
+    cuda!(cudaStreamSynchronize(s));
+    assert_eq!(reserved(pool), 256 << 20);
+    assert_eq!(cuda!(cudaMallocAsync(&mut p, 200 << 20, s)), 0);
+}
+
+#[test]
 fn blocks_are_512_byte_aligned_and_close_together() {
     let _turn = machine();
     let s = stream();

@@ -856,6 +856,7 @@ impl Inner {
         process::gate()?;
         let address = self.with_rescue(
             || self.pinned.allocate(size, None, raw),
+            &self.pinned,
             || self.pinned.trim(),
         )?;
         self.observed.tell(|observer| {
@@ -882,7 +883,7 @@ impl Inner {
             None => state.pool.allocate(size, on, raw),
             Some(family) => state.native.allocate(family, size, on, raw),
         };
-        let address = self.with_rescue(allocate, || state.trim())?;
+        let address = self.with_rescue(allocate, &state.pool, || state.trim())?;
         self.observed.tell(|observer| {
             let by = on.map_or(By::Host, |handle| By::Stream(handle.core().id()));
             observer.on_allocate(Place::Device(ordinal), address..address + size, by);
@@ -897,17 +898,29 @@ impl Inner {
         ))
     }
 
-    /// Tries a request; when memory has run out, gives idle memory back and tries again, then asks the hook.
+    /// Tries a request. When memory has run out: gives idle memory back, waits for what is pending, asks the hook, each
+    /// time trying again.
     fn with_rescue(
         &self,
         allocate: impl Fn() -> Result<usize>,
+        pool: &Pool,
         trim: impl Fn() -> Result<usize>,
     ) -> Result<usize> {
         let mut refusal = match allocate() {
             Err(Error::OutOfMemory(refusal)) => refusal,
             other => return other,
         };
-        if refusal.can_ever_fit() && trim()? > 0 {
+        // First what is idle; only then wait for work that may have nothing to do with this request.
+        for waits in [false, true] {
+            if !refusal.can_ever_fit() || (waits && pool.stats().pending == 0) {
+                break;
+            }
+            if waits {
+                pool.wait_for_pending()?;
+            }
+            if trim()? == 0 && !waits {
+                continue;
+            }
             match allocate() {
                 Err(Error::OutOfMemory(again)) => refusal = again,
                 other => return other,

@@ -25,9 +25,10 @@ use std::{
     },
 };
 
-/// Every stream with a live handle, by device and the driver's id.
-static REGISTRY: LazyLock<Mutex<HashMap<(i32, u64), Weak<StreamCore>>>> =
-    LazyLock::new(Mutex::default);
+/// Streams by device and the driver's id.
+type Registry = HashMap<(i32, u64), Weak<StreamCore>>;
+/// Every stream with a live handle.
+static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
 static NEXT_UID: AtomicU64 = AtomicU64::new(1);
 
 /// The raw value of `cudaStreamLegacy`.
@@ -482,9 +483,8 @@ impl Stream {
             StreamKind::Blocking
         };
         // SAFETY: the handle is alive and stays so, says the caller.
-        Ok(Self {
-            handle: unsafe { Handle::register(raw, device, kind, owned)? },
-        })
+        let handle = unsafe { Handle::register(raw, device, kind, owned)? };
+        Ok(Self { handle })
     }
 
     /// The legacy default stream of a device.
@@ -492,12 +492,10 @@ impl Stream {
     /// # Errors
     /// [`Error::Unavailable`] without a driver; what the runtime says for an ordinal that does not exist.
     pub fn legacy(device: i32) -> Result<Self> {
+        let (raw, kind) = (RawStream(LEGACY), StreamKind::Legacy);
         // SAFETY: the legacy handle is a constant that is valid as long as the runtime is.
-        Ok(Self {
-            handle: unsafe {
-                Handle::register(RawStream(LEGACY), device, StreamKind::Legacy, false)?
-            },
-        })
+        let handle = unsafe { Handle::register(raw, device, kind, false)? };
+        Ok(Self { handle })
     }
 
     /// The raw `cudaStream_t`, for launching kernels; valid as long as a handle exists.

@@ -232,7 +232,7 @@ fn toolkit() -> Result<PathBuf> {
 }
 
 fn clippy_sim() -> Result {
-    clippy(&["--workspace"], None)
+    clippy(&["--workspace", "--features", "memmgr-cli/sim"], None)
 }
 
 /// The crates that exist in a form without the simulator.

@@ -52,8 +52,8 @@ for test in "$here"/tests/*; do
     step "test-$name" "$test" --test-threads="${TEST_THREADS:-2}"
 done
 step demo "$here/bin/memmgr" demo
-for trace in "$here"/traces/*; do
-    [ -f "$trace" ] && step "replay-$(basename "$trace")" "$here/bin/memmgr" replay "$trace" --mode all
+for trace in "$here"/traces/*.csv.gz; do
+    step "replay-$(basename "$trace")" "$here/bin/memmgr" replay "$trace" --mode all
 done
 if "$here/bin/memmgr" bench --help >/dev/null 2>&1; then
     step bench "$here/bin/memmgr" bench

@@ -18,6 +18,9 @@ pub struct Arguments {
     filter: Option<String>,
 }
 
+/// The tests of the program run it on the simulated runtime, for which it has a feature of its own.
+const SIMULATED_PROGRAM: &str = "--features=memmgr-cli/sim";
+
 /// What test programs reported.
 #[derive(Default)]
 struct Counts {
@@ -74,17 +77,24 @@ pub fn run(arguments: &Arguments) -> Result {
         let mut slow = cargo([
             "test",
             "--workspace",
+            SIMULATED_PROGRAM,
             "--no-fail-fast",
             "--lib",
             "--bins",
             "--tests",
         ]);
         slow.args(filter).args(["--", "--include-ignored"]);
-        let mut doc = cargo(["test", "--workspace", "--no-fail-fast", "--doc"]);
+        let mut doc = cargo([
+            "test",
+            "--workspace",
+            SIMULATED_PROGRAM,
+            "--no-fail-fast",
+            "--doc",
+        ]);
         doc.args(filter);
         commands.extend([slow, doc]);
     } else {
-        let mut all = cargo(["test", "--workspace", "--no-fail-fast"]);
+        let mut all = cargo(["test", "--workspace", SIMULATED_PROGRAM, "--no-fail-fast"]);
         all.args(filter);
         commands.push(all);
     }

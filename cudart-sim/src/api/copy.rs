@@ -91,7 +91,7 @@ fn copy(
             (Work::Copy { dst, src, shape }, wait)
         }
     };
-    let (rt, point) = worker::submit(rt, slot, work, Vec::new())?;
+    let (rt, point) = worker::submit(rt, call, slot, work, Vec::new())?;
     if wait {
         drop(worker::wait(rt, &[point]));
         return runtime::broken(device).map_or(Ok(()), Err);
@@ -119,7 +119,7 @@ fn fill(
     let wait = stream.is_none() && matches!(dst, Place::Host(..));
     // Only the lowest byte counts.
     let value = value as u8;
-    let (rt, point) = worker::submit(rt, slot, Work::Fill { dst, value, shape }, Vec::new())?;
+    let (rt, point) = worker::submit(rt, call, slot, Work::Fill { dst, value, shape }, Vec::new())?;
     if wait {
         drop(worker::wait(rt, &[point]));
     }

@@ -57,7 +57,7 @@ api! {
         } else {
             (Work::Marker, None)
         };
-        let (mut rt, point) = worker::submit(rt, slot, work, Vec::new())?;
+        let (mut rt, point) = worker::submit(rt, "cudaEventRecord", slot, work, Vec::new())?;
         if let Some(event) = rt.events.get_mut(event as usize) {
             event.recorded = Some((point, time));
         }

@@ -49,7 +49,13 @@ fn allocate(mut rt: Guard, place: *mut *mut c_void, size: usize, pool: usize, sl
     rt.memory.blocks.insert(start, block);
     put(place, start as *mut c_void)?;
     if let Some(point) = after {
-        drop(worker::submit(rt, slot, Work::Marker, vec![point])?);
+        drop(worker::submit(
+            rt,
+            "cudaMallocAsync",
+            slot,
+            Work::Marker,
+            vec![point],
+        )?);
     }
     Ok(())
 }
@@ -93,7 +99,7 @@ api! {
             return Err(INVALID_VALUE);
         };
         rt.memory.blocks.remove(&start);
-        let (mut rt, point) = match worker::submit(rt, slot, Work::Marker, Vec::new()) {
+        let (mut rt, point) = match worker::submit(rt, "cudaFreeAsync", slot, Work::Marker, Vec::new()) {
             Ok(submitted) => submitted,
             // The stream went while this call waited for room in it: the block is still the caller's.
             Err(code) => {

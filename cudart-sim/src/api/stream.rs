@@ -107,7 +107,7 @@ api! {
             return Ok(());
         };
         rt.engine.follow(slot, point);
-        drop(worker::submit(rt, slot, Work::Marker, vec![point])?);
+        drop(worker::submit(rt, "cudaStreamWaitEvent", slot, Work::Marker, vec![point])?);
         Ok(())
     }
 
@@ -134,7 +134,13 @@ api! {
         let function = fn_.ok_or(INVALID_VALUE)?;
         let mut rt = lock();
         let slot = rt.stream(stream as usize, "cudaLaunchHostFunc")?;
-        drop(worker::submit(rt, slot, Work::Host(function, userData as usize), Vec::new())?);
+        drop(worker::submit(
+            rt,
+            "cudaLaunchHostFunc",
+            slot,
+            Work::Host(function, userData as usize),
+            Vec::new(),
+        )?);
         Ok(())
     }
 }

@@ -367,20 +367,24 @@ impl Pool {
         first_error.map(|()| released)
     }
 
-    /// Waits for everything that the pool's memory waits for, gives back what is idle, and lets the configuration be
-    /// changed again. Segments with live blocks follow when those are freed. The bytes given back.
-    pub fn shutdown(&self) -> Result<usize> {
+    /// Waits on the host for everything that the pool's free memory waits for, and makes it idle.
+    pub fn wait_for_pending(&self) -> Result<()> {
         let marks = lock(&self.state).order.all_marks();
         let mut waited = Ok(());
         for mark in &marks {
             waited = waited.and(mark.wait_on_host());
         }
-        {
-            let mut state = lock(&self.state);
-            let done: Vec<Arc<Fence>> = marks.into_iter().filter(|mark| mark.is_done()).collect();
-            state.complete(&done, true);
-            state.order.sweep();
-        }
+        let done: Vec<Arc<Fence>> = marks.into_iter().filter(|mark| mark.is_done()).collect();
+        let mut state = lock(&self.state);
+        state.complete(&done, true);
+        state.order.sweep();
+        waited
+    }
+
+    /// Waits for everything that the pool's memory waits for, gives back what is idle, and lets the configuration be
+    /// changed again. Segments with live blocks follow when those are freed. The bytes given back.
+    pub fn shutdown(&self) -> Result<usize> {
+        let waited = self.wait_for_pending();
         let released = self.release_segments(|_, _| true)?;
         let mut state = lock(&self.state);
         state.retiring = state.space.segments().map(|segment| segment.base).collect();

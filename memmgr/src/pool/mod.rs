@@ -331,6 +331,7 @@ impl State {
         stream: Option<&Arc<StreamCore>>,
         raw: bool,
     ) -> usize {
+        debug_assert!(taken.len >= requested, "a block is as long as asked");
         self.order.hold(&taken.owners);
         if let Some(live) = self.space.data_mut(taken.addr) {
             live.requested = requested;

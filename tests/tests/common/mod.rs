@@ -1,6 +1,8 @@
 //! What the integration tests share.
 #![allow(dead_code)]
 
+pub mod checks;
+
 use memmgr::{Config, DeviceAllocatorMode, MemoryManager, Stream};
 use memmgr_tests::Gate;
 use std::ffi::c_void;

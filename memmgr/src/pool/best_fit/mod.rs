@@ -234,6 +234,7 @@ pub struct SegmentInfo {
 }
 
 /// What a block is, as a report sees it.
+#[cfg(test)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockState {
     /// Handed out.
@@ -243,6 +244,7 @@ pub enum BlockState {
 }
 
 /// A block of a segment, as a report sees it.
+#[cfg(test)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockInfo {
     /// The first address.

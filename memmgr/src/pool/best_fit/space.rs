@@ -1,15 +1,14 @@
 //! The allocator itself: segments in and out, allocate, free, and the change of owners.
 
 use std::collections::{BTreeMap, btree_map};
-use std::ops::Bound;
 
 use super::blocks::{Blocks, Chain, Slot};
 use super::index::Entry;
 use super::owners::{ClassRecord, OwnerSlot, Owners};
 use super::runs::{Found, Request, best_run};
 use super::{
-    BlockInfo, BlockState, ClassId, FreeError, Freed, GRANULE, LiveInfo, Owner, OwnerError,
-    OwnerId, RemoveError, SegmentError, SegmentInfo, SpaceStats, Taken, is_alignment, round,
+    ClassId, FreeError, Freed, GRANULE, LiveInfo, Owner, OwnerError, OwnerId, RemoveError,
+    SegmentError, SegmentInfo, SpaceStats, Taken, is_alignment, round,
 };
 
 /// A segment. The slot of its first block never changes: a merge keeps the left record, a split as well.
@@ -117,7 +116,8 @@ impl<T: Default> Space<T> {
     }
 
     /// The blocks of the segment at `base` by ascending address; none if no segment starts there.
-    pub fn blocks_of(&self, base: usize) -> impl Iterator<Item = BlockInfo> + '_ {
+    #[cfg(test)]
+    pub fn blocks_of(&self, base: usize) -> impl Iterator<Item = super::BlockInfo> + '_ {
         let first = self
             .segments
             .get(&base)
@@ -125,10 +125,10 @@ impl<T: Default> Space<T> {
         self.blocks.following(first).map(|slot| {
             let block = self.blocks.at(slot);
             let state = match self.blocks.owner(slot) {
-                Some(owner) => BlockState::Free(self.owners.identity(owner)),
-                None => BlockState::Live,
+                Some(owner) => super::BlockState::Free(self.owners.identity(owner)),
+                None => super::BlockState::Live,
             };
-            BlockInfo {
+            super::BlockInfo {
                 addr: block.addr,
                 len: block.len,
                 state,
@@ -284,40 +284,6 @@ impl<T: Default> Space<T> {
         Ok(self.spans_of_slot(source) == 0)
     }
 
-    /// Gives all spans of an owner another class, which is not the idle one. The cost grows with their number.
-    pub fn reclass(&mut self, owner: OwnerId, class: ClassId) -> Result<(), OwnerError> {
-        if owner == OwnerId::IDLE || class == ClassId::IDLE {
-            return Err(OwnerError::Idle);
-        }
-        let Some(slot) = self.owners.find(owner) else {
-            return Ok(());
-        };
-        let from = self.owners.class_of(slot);
-        let to = self.owners.admit_class(class);
-        if from == to {
-            return Ok(());
-        }
-        let Some(record) = self.owners.owner_mut(slot) else {
-            return Ok(());
-        };
-        record.class = to;
-        let spans: Vec<Slot> = self.blocks.chain(Chain::Owner, record.first).collect();
-        for span in spans {
-            let entry = self.entry(span);
-            if let Some(class) = self.owners.class_mut(from) {
-                let found = class.index.remove(entry);
-                debug_assert!(found, "a free span is missing in its index");
-                class.bytes = class.bytes.saturating_sub(entry.len);
-            }
-            if let Some(class) = self.owners.class_mut(to) {
-                class.index.insert(entry);
-                class.bytes = class.bytes.saturating_add(entry.len);
-            }
-            self.update_seam(span);
-        }
-        Ok(())
-    }
-
     /// The number of spans that an owner has.
     pub fn spans_of(&self, owner: OwnerId) -> usize {
         self.owners
@@ -372,15 +338,6 @@ impl<T: Default> Space<T> {
         } else {
             None
         }
-    }
-
-    /// The first live block that starts behind `addr`: the one after it, when `addr` is the start of one.
-    pub fn live_after(&self, addr: usize) -> Option<LiveInfo<'_, T>> {
-        let (_, &slot) = self
-            .live
-            .range((Bound::Excluded(addr), Bound::Unbounded))
-            .next()?;
-        self.live_info(slot)
     }
 
     /// The live blocks by ascending address.

@@ -324,22 +324,6 @@ impl Oracle {
         self.merge();
         Ok(moved == spans.len())
     }
-
-    pub fn reclass(&mut self, id: OwnerId, class: ClassId) -> Result<(), OwnerError> {
-        if id.0 == 0 || class.0 == 0 {
-            return Err(OwnerError::Idle);
-        }
-        for range in &mut self.ranges {
-            for block in &mut range.blocks {
-                if let BlockState::Free(owner) = &mut block.state
-                    && owner.id == id
-                {
-                    owner.class = class;
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 /// All blocks of the allocator by ascending address.

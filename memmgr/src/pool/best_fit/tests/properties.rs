@@ -60,10 +60,6 @@ enum Action {
         to: Owner,
         budget: usize,
     },
-    Reclass {
-        id: OwnerId,
-        class: ClassId,
-    },
 }
 
 fn owner_id() -> impl Strategy<Value = OwnerId> {
@@ -126,7 +122,6 @@ fn action() -> impl Strategy<Value = Action> {
         10 => (any::<usize>(), owner_id()).prop_map(|(which, id)| Action::FreeSound { which, id }),
         2 => (owner_id(), budget()).prop_map(|(id, budget)| Action::Settle { id, budget }),
         1 => (owner_id(), owner(), budget()).prop_map(|(from, to, budget)| Action::Rename { from, to, budget }),
-        1 => (owner_id(), class_id()).prop_map(|(id, class)| Action::Reclass { id, class }),
     ]
 }
 
@@ -203,9 +198,6 @@ fn apply(space: &mut Space<u64>, oracle: &mut Oracle, action: &Action, stamp: u6
         Action::Rename { from, to, budget } => {
             let done = space.rename(*from, *to, *budget);
             assert_eq!(done, oracle.rename(*from, *to, *budget, space));
-        }
-        Action::Reclass { id, class } => {
-            assert_eq!(space.reclass(*id, *class), oracle.reclass(*id, *class));
         }
     }
 }
