@@ -257,12 +257,16 @@ fn an_event_that_cannot_be_recorded_parks_its_own_memory_and_no_later_one() {
         .collect();
     // SAFETY: nobody uses the blocks after their frees.
     unsafe {
+        // While `a` is busy, the request of another stream has to close its epoch, which fails.
+        let gate = Gate::new();
+        stall(&a, &gate);
         mm.free_device_on(blocks[0], &a).unwrap();
-        // The request of another stream closes the epoch of `a`, which fails.
         let fault = cudart_sim::fail("cudaEventRecord", cudaError(12_345)).times(1000);
         let refused = mm.allocate_device_on(MIB, &b);
-        assert!(fault.fired() > 0 && refused.is_err());
+        assert!(fault.fired() > 0);
+        assert!(refused.is_err(), "the memory was given away without a wait");
         drop(fault);
+        gate.open();
         // A later one works.
         for block in &blocks[1..] {
             mm.free_device_on(*block, &a).unwrap();
