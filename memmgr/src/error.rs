@@ -56,7 +56,7 @@ impl OutOfMemory {
     }
 }
 
-/// Bytes as people read them: `1.5 MiB (1572864 bytes)`.
+/// Bytes as people read them: `1.5 MiB`.
 struct Bytes(usize);
 
 impl fmt::Display for Bytes {
@@ -159,7 +159,7 @@ pub enum Error {
     },
     /// A pointer whose block is free already.
     #[error(
-        "double free of {ptr:#x}: the block was freed before and has not been handed out since"
+        "double free of {ptr:#x}: the memory there is free already (freed before, and not handed out since)"
     )]
     DoubleFree {
         /// The address.

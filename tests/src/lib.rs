@@ -1,8 +1,8 @@
 //! What the integration tests share that needs no `memmgr`: which backend they run on, and tests that state their needs.
 //!
 //! The tests in `tests/` run unchanged on the simulated runtime (the default) and on a GPU
-//! (`--no-default-features`). A test that can run on one of them only says so with [`sim_only!`] or asks for more devices
-//! with [`needs_devices!`]; a skipped test prints why.
+//! (`--no-default-features`). A test that can run on one of them only says so with [`sim_only!`]; a
+//! skipped test prints why.
 
 use std::sync::{
     Arc, Condvar, Mutex, PoisonError,

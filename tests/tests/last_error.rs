@@ -218,8 +218,8 @@ fn any_failing_call_is_named_and_leaves_the_slot_clean() {
     use cudart_sim::sys::cudaError;
     // Each gets a manager, a stream and an event, warm.
     type Action = fn(&memmgr::MemoryManager, &Stream, &memmgr::Event) -> memmgr::Result<()>;
-    let actions: [(&str, Action); 13] = [
-        ("cudaGetDevice", |m, _, _| m.allocate_device(256).map(drop)),
+    // Not `cudaGetDevice` for `allocate_device`: it is the one call of a hit, and fails only without CUDA.
+    let actions: [(&str, Action); 12] = [
         ("cudaGetDevice", |_, _, _| Stream::new().map(drop)),
         ("cudaStreamCreateWithPriority", |_, _, _| {
             Stream::new().map(drop)

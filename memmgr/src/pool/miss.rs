@@ -11,7 +11,7 @@ use crate::{
     stream::Handle,
     sync::lock,
 };
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// Segments are multiples of this: the page of a device.
 const PAGE: usize = 2 << 20;
@@ -105,9 +105,7 @@ impl Pool {
             } => self.refusal(len),
             other => other,
         })?;
-        self.report_segment(base, len, SegmentChange::Added);
-        let mut state = lock(&self.state);
-        state.publish(base, len)?;
+        let mut state = self.enter(base, len)?;
         state.prepared = true;
         Ok(())
     }
@@ -131,14 +129,14 @@ impl Pool {
                 search()
             })
             .or_else(|| {
-                self.end_epochs(on);
+                self.end_epochs(on, false);
                 search()
             })
     }
 
     /// Ends the open epochs of all other streams. Those whose stream turns out to be idle are complete at once; the rest
     /// get their event at their stream's next call.
-    fn end_epochs(&self, on: Option<&Handle>) {
+    fn end_epochs(&self, on: Option<&Handle>, waits_anyway: bool) {
         let ended = lock(&self.state)
             .order
             .end_epochs(on.map(|on| on.core().uid));
@@ -149,7 +147,7 @@ impl Pool {
             let is_idle = match idle.iter().find(|(known, _)| *known == uid) {
                 Some((_, is_idle)) => *is_idle,
                 None => {
-                    let is_idle = fence.core().is_idle();
+                    let is_idle = fence.core().is_idle(waits_anyway);
                     idle.push((uid, is_idle));
                     is_idle
                 }
@@ -230,9 +228,7 @@ impl Pool {
         for len in sizes {
             match self.source.create(len) {
                 Ok(base) => {
-                    self.report_segment(base, len, SegmentChange::Added);
-                    let mut state = lock(&self.state);
-                    state.publish(base, len)?;
+                    let mut state = self.enter(base, len)?;
                     let taken = state.take_usable(size, on, raw);
                     return Ok(taken.map_or(Growth::Elsewhere, Growth::Served));
                 }
@@ -249,10 +245,18 @@ impl Pool {
         refused
     }
 
-    fn wait_for_growth<'a>(
-        &self,
-        mut state: std::sync::MutexGuard<'a, State>,
-    ) -> std::sync::MutexGuard<'a, State> {
+    /// Puts a new segment into the books, after telling the observer.
+    fn enter(&self, base: usize, len: usize) -> Result<MutexGuard<'_, State>> {
+        // One thread at a time gets here, so that a segment that can be entered now still can after the report.
+        if lock(&self.state).space.segment_of(base).is_none() {
+            self.report_segment(base, len, SegmentChange::Added);
+        }
+        let mut state = lock(&self.state);
+        state.publish(base, len)?;
+        Ok(state)
+    }
+
+    fn wait_for_growth<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         while state.growing {
             state = self
                 .grown
@@ -325,7 +329,7 @@ impl Pool {
     /// Gives every wholly idle segment back to CUDA; the bytes. Work that is still running keeps its memory.
     pub fn trim(&self) -> Result<usize> {
         self.poll(true);
-        self.end_epochs(None);
+        self.end_epochs(None, true);
         segment::release_orphans();
         self.release_segments(|_, _| true)
     }

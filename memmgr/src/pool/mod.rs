@@ -161,7 +161,7 @@ impl Pool {
     ///
     /// `None`: the address belongs to no segment of this pool.
     pub fn free(&self, address: usize, on: FreeOn<'_>) -> Result<Option<()>> {
-        let (handle, wanted) = {
+        let (handle, wanted, single) = {
             let mut guard = lock(&self.state);
             let state = &mut *guard;
             let Some(live) = state.space.data_mut(address) else {
@@ -183,12 +183,16 @@ impl Pool {
             state.order.release(&live.inherited, &state.space);
             state.counters.frees += 1;
             state.release_due |= !state.retiring.is_empty() && state.is_retiring(address);
-            let mut wanted = handle.map_or_else(Vec::new, |handle| {
+            let wanted = handle.map_or_else(Vec::new, |handle| {
                 state.order.epochs_to_close(handle.core())
             });
-            wanted.extend(single);
-            (handle, wanted)
+            (handle, wanted, single)
         };
+        if let (Some(fence), Some(handle)) = (single, handle) {
+            // What cannot be recorded now is tried again at the stream's next call.
+            let _ = fence.record_begun(handle);
+            lock(&self.state).order.enqueue(&fence);
+        }
         self.close_epochs(wanted, handle);
         Ok(Some(()))
     }
@@ -200,7 +204,7 @@ impl Pool {
         };
         for epoch in &wanted {
             if let Err(error) = epoch.close_with(handle) {
-                tracing::warn!(%error, "an epoch could not be closed: its memory stays parked until its stream ends");
+                tracing::warn!(%error, "an epoch could not be closed: it is tried again at its stream's next call");
             }
         }
         let mut state = lock(&self.state);
@@ -347,11 +351,11 @@ impl State {
         taken.addr
     }
 
-    /// Whether the address lies in a segment that is to be given back.
+    /// Whether the address lies in a segment that is to be given back and has no live block any more.
     fn is_retiring(&self, address: usize) -> bool {
-        self.space
-            .segment_of(address)
-            .is_some_and(|segment| self.retiring.contains(&segment.base))
+        self.space.segment_of(address).is_some_and(|segment| {
+            self.retiring.contains(&segment.base) && !self.space.has_live_blocks(segment)
+        })
     }
 
     /// Notes what completed and makes memory idle.

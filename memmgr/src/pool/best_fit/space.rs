@@ -340,6 +340,12 @@ impl<T: Default> Space<T> {
         }
     }
 
+    /// Whether any block of a segment is live.
+    pub fn has_live_blocks(&self, segment: SegmentInfo) -> bool {
+        let end = segment.base.saturating_add(segment.len);
+        self.live.range(segment.base..end).next().is_some()
+    }
+
     /// The live blocks by ascending address.
     pub fn live_blocks(&self) -> impl Iterator<Item = LiveInfo<'_, T>> {
         self.live.values().filter_map(|slot| self.live_info(*slot))
