@@ -225,7 +225,7 @@ pub fn run(mode: DeviceAllocatorMode, seed: u64, steps: usize) {
     let mm = MemoryManager::new(
         Config::default()
             .mode(mode)
-            .reuse(if seed % 2 == 0 {
+            .reuse(if seed.is_multiple_of(2) {
                 memmgr::Reuse::PreferSpeed
             } else {
                 memmgr::Reuse::PreferMemory

@@ -1,8 +1,6 @@
 //! Pointers that are freed twice, that point into a block, or that the manager never gave out (case B34).
 
-mod common;
-
-use common::{
+use crate::common::{
     KIB, MODES, assert_sound,
     checks::{KINDS, Kind, are_disjoint, figures, hex, refused, without_calls},
     last_error, manager, manager_in,

@@ -1,10 +1,7 @@
 //! Streams: they may go at any time, are known by what they are and not by their handle, and share one state.
 
-mod common;
-#[path = "common/rig.rs"]
-mod rig;
-
-use common::{KIB, MIB, assert_sound, manager, manager_in, stall};
+use crate::common::{KIB, MIB, assert_sound, manager, manager_in, stall};
+use crate::rig;
 use memmgr::{
     Config, DeviceAllocatorMode, Error, MemoryManager, PerThreadStream, Stream, StreamKind,
 };
@@ -104,7 +101,7 @@ fn ten_thousand_short_lived_streams_leave_nothing_behind() {
 #[test]
 fn requests_do_not_get_slower_with_the_number_of_streams_that_ever_were() {
     let mm = manager();
-    let mut round = || {
+    let round = || {
         let begun = std::time::Instant::now();
         for _ in 0..1000 {
             let stream = Stream::new().unwrap();
@@ -303,7 +300,7 @@ fn a_stream_of_a_device_that_does_not_exist_is_refused() {
             "{error:?}"
         );
     }
-    assert_eq!(common::last_error(), 0);
+    assert_eq!(crate::common::last_error(), 0);
     assert_eq!(rig::current_device(), 0);
 }
 

@@ -1,8 +1,6 @@
 //! `cudaGetLastError` belongs to everybody: what the manager handles leaves nothing there, what others left stays.
 
-mod common;
-
-use common::{
+use crate::common::{
     KIB, MIB, MODES, assert_sound,
     checks::{FOREIGN, clear_error, leave_foreign_error},
     last_error, manager, manager_in, stall,
@@ -257,7 +255,7 @@ fn any_failing_call_is_named_and_leaves_the_slot_clean() {
             // SAFETY: nobody uses the block.
             unsafe { manager.free_device(warm).unwrap() };
             let event = stream.record().unwrap();
-            let before = common::checks::figures(&manager).in_use();
+            let before = crate::common::checks::figures(&manager).in_use();
             if pending {
                 leave_foreign_error();
             }

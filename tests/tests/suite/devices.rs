@@ -1,10 +1,7 @@
 //! What is known of devices, and threads that have never touched CUDA.
 
-mod common;
-#[path = "common/rig.rs"]
-mod rig;
-
-use common::{MIB, manager_in};
+use crate::common::{MIB, manager_in};
+use crate::rig;
 use memmgr::{DeviceAllocatorMode, Error, Stream};
 
 /// B52, the half at run time.
@@ -53,7 +50,7 @@ fn a_guard_dropped_on_a_thread_that_never_touched_cuda_goes_home() {
             // SAFETY: nobody uses the block.
             unsafe { theirs.free_device(raw).unwrap() };
             assert_eq!(rig::current_device(), 0);
-            assert_eq!(common::last_error(), 0);
+            assert_eq!(crate::common::last_error(), 0);
         })
         .join()
         .unwrap();
@@ -84,7 +81,7 @@ fn a_device_that_does_not_exist_is_refused() {
             ] {
                 assert!(result.is_err(), "{ordinal}");
             }
-            assert_eq!(common::last_error(), 0);
+            assert_eq!(crate::common::last_error(), 0);
             assert_eq!(rig::current_device(), 0);
         }
         assert_eq!(mm.stats().in_use(), 0);

@@ -1,10 +1,7 @@
 //! A request that the free list serves makes no CUDA call, and neither does its free.
 
-mod common;
-#[path = "common/rig.rs"]
-mod rig;
-
-use common::{KIB, MIB, assert_sound, manager};
+use crate::common::{KIB, MIB, assert_sound, manager};
+use crate::rig;
 use memmgr::Stream;
 use memmgr_tests::Rng;
 

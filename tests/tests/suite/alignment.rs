@@ -1,13 +1,11 @@
 //! Every block starts at a multiple of 256 bytes (case B08, with the alignment that all requests have).
 
-mod common;
-
-use bytemuck::Zeroable;
-use common::{
+use crate::common::{
     KIB, MIB, MODES, assert_sound,
     checks::{KINDS, are_disjoint, without_calls},
     manager, manager_in,
 };
+use bytemuck::Zeroable;
 use memmgr::{Error, MemoryManager, Pod, Stream};
 
 const ALIGNMENT: usize = 256;

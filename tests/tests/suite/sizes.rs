@@ -1,8 +1,6 @@
 //! Sizes at both ends: 0, near `usize::MAX`, and lengths in elements.
 
-mod common;
-
-use common::{
+use crate::common::{
     KIB, MIB, MODES, assert_sound,
     checks::{
         KINDS, Kind, are_disjoint, calls_of, driver_allocations, figures, hex, within_five_seconds,

@@ -1,10 +1,7 @@
 //! Sizes and modes that are set are in force, or refused; nothing is ignored and nothing is reserved before its time.
 
-mod common;
-#[path = "common/rig.rs"]
-mod rig;
-
-use common::{MIB, assert_sound, manager};
+use crate::common::{MIB, assert_sound, manager};
+use crate::rig;
 use memmgr::{Config, DeviceAllocatorMode, Error, MemoryManager, Stream};
 
 /// B44 (a)
@@ -50,7 +47,7 @@ fn a_first_request_above_the_configured_size_is_served_beside_it() {
 #[test]
 fn a_size_that_comes_too_late_is_refused_with_the_size_in_force() {
     for mode in rig::modes() {
-        let mm = common::manager_in(*mode);
+        let mm = crate::common::manager_in(*mode);
         mm.set_pinned_pool_size(4 * MIB).unwrap();
         mm.set_device_pool_size(4 * MIB).unwrap();
         let host = mm.allocate_pinned(100).unwrap();
@@ -147,7 +144,7 @@ fn a_refused_size_leaves_the_one_before_in_force() {
 #[test]
 fn a_manager_and_a_stream_that_allocate_nothing_reserve_nothing() {
     for mode in DeviceAllocatorMode::ALL {
-        let (mm, calls) = rig::calls_of(|| common::manager_in(mode));
+        let (mm, calls) = rig::calls_of(|| crate::common::manager_in(mode));
         assert_eq!(calls, 0, "{mode}: making a manager calls CUDA");
         mm.set_pinned_pool_size(8 * MIB).unwrap();
         mm.set_device_pool_size(8 * MIB).unwrap();
@@ -188,7 +185,7 @@ fn each_mode_calls_its_own_family_and_no_other() {
         "cudaFreeAsync",
     ];
     for (mode, family) in DeviceAllocatorMode::ALL.into_iter().zip(FAMILIES) {
-        let mm = common::manager_in(mode);
+        let mm = crate::common::manager_in(mode);
         let stream = Stream::new().unwrap();
         let before = ALL.map(calls);
         let a = mm.allocate_device(4096).unwrap();

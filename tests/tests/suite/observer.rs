@@ -1,10 +1,7 @@
 //! What an observer is told: every block and segment, in an order that a checker can rely on.
 
-mod common;
-#[path = "common/rig.rs"]
-mod rig;
-
-use common::{KIB, MIB, manager, manager_in};
+use crate::common::{KIB, MIB, manager, manager_in};
+use crate::rig;
 use memmgr::{By, DeviceAllocatorMode, MemoryManager, Observer, Place, SegmentChange, Stream};
 use std::{
     collections::BTreeMap,

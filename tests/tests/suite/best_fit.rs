@@ -1,8 +1,6 @@
 //! Which block serves a request: the smallest that is large enough.
 
-mod common;
-
-use common::{
+use crate::common::{
     KIB, MIB, assert_sound, bytes_mut,
     checks::{Kind, OWN_POOLS, without_calls},
     manager,

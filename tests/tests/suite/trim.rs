@@ -1,8 +1,6 @@
 //! Memory that streams have freed goes back, or is used otherwise, once their work is done.
 
-mod common;
-
-use common::{MIB, assert_sound, manager, stall};
+use crate::common::{MIB, assert_sound, manager, stall};
 use memmgr::{PerThreadStream, Stream};
 use memmgr_tests::Gate;
 use std::time::Duration;

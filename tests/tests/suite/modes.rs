@@ -1,8 +1,6 @@
 //! Blocks are freed by the family of calls that made them, whatever the mode is by then (case B35).
 
-mod common;
-
-use common::{
+use crate::common::{
     KIB, MODES, assert_sound, bytes,
     checks::{Kind, calls_of, current_device},
     last_error, manager_in,

@@ -1,10 +1,7 @@
 //! Pinned memory is not handed out again while a copy reads or writes it, and copies are checked before any CUDA call.
 
-mod common;
-#[path = "common/rig.rs"]
-mod rig;
-
-use common::{MIB, assert_sound, bytes, bytes_mut, manager, manager_in, stall};
+use crate::common::{MIB, assert_sound, bytes, bytes_mut, manager, manager_in, stall};
+use crate::rig;
 use memmgr::{Error, Stream};
 use memmgr_tests::Gate;
 use std::time::Duration;
@@ -79,7 +76,7 @@ fn a_use_of_memory_that_is_no_live_block_is_an_error() {
                 "{mode}: {unknown:?}"
             );
         }
-        assert_eq!(common::last_error(), 0);
+        assert_eq!(crate::common::last_error(), 0);
         mm.shutdown().unwrap();
     }
 }

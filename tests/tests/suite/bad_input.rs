@@ -1,9 +1,7 @@
 //! Bad input: ranges that leave their blocks, lengths that differ, limits, second configurations, devices that are not
 //! there. Each is a clear error that changes nothing.
 
-mod common;
-
-use common::{
+use crate::common::{
     KIB, MIB, MODES, assert_sound,
     checks::{
         FOREIGN, KINDS, Kind, OWN_POOLS, clear_error, current_device, driver_allocations, figures,

@@ -1,10 +1,7 @@
 //! Who gets memory that other streams may still touch: every mark counts until it is known to be complete.
 
-mod common;
-#[path = "common/rig.rs"]
-mod rig;
-
-use common::{MIB, assert_sound, manager, stall};
+use crate::common::{MIB, assert_sound, manager, stall};
+use crate::rig;
 use memmgr::{Config, DeviceAllocatorMode, MemoryManager, Stream};
 use memmgr_tests::Gate;
 use std::time::Duration;

@@ -1,0 +1,25 @@
+//! Tests that can share a process: each has a manager of its own, and faults and counters are those of its thread.
+//!
+//! What needs the process's one manager, a machine of its own kind or all of the device's memory is a program of its own,
+//! beside this folder.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../common/rig.rs"]
+mod rig;
+
+mod alignment;
+mod bad_input;
+mod best_fit;
+mod configuration;
+mod devices;
+mod hit_path;
+mod last_error;
+mod marks;
+mod modes;
+mod observer;
+mod pinned_copies;
+mod pointers;
+mod sizes;
+mod streams;
+mod trim;
