@@ -103,23 +103,48 @@ fn a_range_past_the_end_of_an_allocation_is_refused() {
     });
 }
 
+/// The table was measured on an H200: a kind excludes pageable memory where it says device, and nothing else.
 #[test]
-fn a_kind_that_does_not_fit_its_pointers_is_refused() {
+fn a_kind_excludes_pageable_memory_where_it_says_device() {
     let _turn = machine();
-    let (d, h) = (malloc(64), pinned(64));
-    let mut local = [0u8; 64];
-    let at = local.as_mut_ptr().cast();
-    assert_eq!(cuda!(cudaMemcpy(d, at, 64, D2H)), 1);
-    assert_eq!(cuda!(cudaMemcpy(at, d, 64, H2D)), 1);
-    assert_eq!(cuda!(cudaMemcpy(at, d, 64, H2H)), 1);
-    assert_eq!(cuda!(cudaMemcpy(d, at, 64, sys::cudaMemcpyKind(77))), 21);
-    assert_eq!(
-        cuda!(cudaMemcpy(h, d, 64, D2D)),
-        0,
-        "a device reaches page-locked memory"
-    );
-    assert_eq!(cuda!(cudaMemset(at, 0, 64)), 1);
-    assert_eq!(cuda!(cudaMemset(h, 5, 64)), 0);
+    let mut pageable = [[0u8; 64]; 2];
+    let [p, q] = pageable.each_mut().map(|bytes| bytes.as_mut_ptr().cast());
+    let (to, from) = ([malloc(64), pinned(64), p], [malloc(64), pinned(64), q]);
+    for (kind, wants) in [
+        (H2H, (false, false)),
+        (H2D, (true, false)),
+        (D2H, (false, true)),
+        (D2D, (true, true)),
+        (sys::cudaMemcpyKind::cudaMemcpyDefault, (false, false)),
+    ] {
+        for (i, dst) in to.into_iter().enumerate() {
+            for (j, src) in from.into_iter().enumerate() {
+                let refused = (wants.0 && i == 2) || (wants.1 && j == 2);
+                assert_eq!(
+                    cuda!(cudaMemcpy(dst, src, 64, kind)),
+                    u32::from(refused),
+                    "{kind:?} from {j} to {i}"
+                );
+            }
+        }
+    }
+    let odd = sys::cudaMemcpyKind(77);
+    assert_eq!(cuda!(cudaMemcpy(to[0], from[0], 64, odd)), 21);
+    assert_eq!(cuda!(cudaMemset(p, 0, 64)), 1);
+    assert_eq!(cuda!(cudaMemset(to[1], 5, 64)), 0);
+    cuda!(cudaGetLastError());
+}
+
+/// Measured on an H200.
+#[test]
+fn rows_longer_than_their_pitch_are_refused_and_a_pitch_has_no_limit() {
+    let _turn = machine();
+    let (d, e, s) = (malloc(4096), malloc(4096), std::ptr::null_mut());
+    let copy = |pitch, height| cuda!(cudaMemcpy2DAsync(d, pitch, e, pitch, 16, height, D2D, s));
+    assert_eq!((copy(8, 2), copy(8, 1)), (12, 1));
+    assert_eq!(copy(1 << 40, 1), 0);
+    assert_eq!(cuda!(cudaMemset2DAsync(d, 1 << 40, 1, 16, 1, s)), 0);
+    cuda!(cudaGetLastError());
 }
 
 #[test]

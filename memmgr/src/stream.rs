@@ -34,7 +34,7 @@ static NEXT_UID: AtomicU64 = AtomicU64::new(1);
 /// Whether every stream that has a live handle is known to be idle.
 pub(crate) fn all_idle() -> bool {
     let cores: Vec<Arc<StreamCore>> = lock(&REGISTRY).values().filter_map(Weak::upgrade).collect();
-    cores.iter().all(|core| core.is_idle(false))
+    cores.iter().all(|core| core.is_idle())
 }
 
 /// The raw value of `cudaStreamLegacy`.
@@ -176,12 +176,8 @@ impl StreamCore {
     }
 
     /// Whether everything that was submitted so far has finished, as far as may be asked: never of a stream that is
-    /// being captured, which the question would end, and of the legacy stream, a barrier for others, only by a caller
-    /// that waits for the device anyway.
-    pub fn is_idle(self: &Arc<Self>, waits_anyway: bool) -> bool {
-        if self.kind == StreamKind::Legacy && !waits_anyway {
-            return false;
-        }
+    /// being captured, which the question would end. (To ask the legacy stream is no barrier, unlike recording on it.)
+    pub fn is_idle(self: &Arc<Self>) -> bool {
         let Some(handle) = self.upgrade() else {
             return false;
         };

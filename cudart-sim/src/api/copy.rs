@@ -16,9 +16,12 @@ use std::ffi::{c_int, c_void};
 const STAGED: usize = 64 << 10;
 
 /// What an argument must point at.
+///
+/// With unified addressing the runtime knows each pointer better than the kind does: all that a kind excludes (measured
+/// for every kind and pair) is pageable memory where it says device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Want {
-    Host,
+    /// Memory that the device reaches.
     Device,
     Any,
 }
@@ -28,9 +31,7 @@ impl Runtime {
         let place = self.memory.resolve(&self.devices, pointer as u64, extent)?;
         match (want, &place) {
             // The device reaches page-locked memory too.
-            (Want::Device, Place::Host(_, false)) | (Want::Host, Place::Device(..)) => {
-                Err(INVALID_VALUE)
-            }
+            (Want::Device, Place::Host(_, false)) => Err(INVALID_VALUE),
             _ => Ok(place),
         }
     }
@@ -38,13 +39,22 @@ impl Runtime {
 
 fn wants(kind: Kind) -> Answer<(Want, Want)> {
     Ok(match kind {
-        Kind::cudaMemcpyHostToHost => (Want::Host, Want::Host),
-        Kind::cudaMemcpyHostToDevice => (Want::Device, Want::Host),
-        Kind::cudaMemcpyDeviceToHost => (Want::Host, Want::Device),
+        Kind::cudaMemcpyHostToHost => (Want::Any, Want::Any),
+        Kind::cudaMemcpyHostToDevice => (Want::Device, Want::Any),
+        Kind::cudaMemcpyDeviceToHost => (Want::Any, Want::Device),
         Kind::cudaMemcpyDeviceToDevice => (Want::Device, Want::Device),
         Kind::cudaMemcpyDefault => (Want::Any, Want::Any),
         _ => return Err(cudaError::cudaErrorInvalidMemcpyDirection),
     })
+}
+
+/// What rows that are longer than their pitch are answered with: another code for one row than for several (measured).
+fn pitch_error(shape: Shape) -> cudaError {
+    if shape.height > 1 {
+        cudaError::cudaErrorInvalidPitchValue
+    } else {
+        INVALID_VALUE
+    }
 }
 
 /// One end of a copy as the caller gives it.
@@ -59,8 +69,8 @@ fn copy(
     stream: Option<cudaStream_t>,
 ) -> Answer {
     let (want_dst, want_src) = wants(kind)?;
-    if shape.height > 1 && (shape.width > shape.dst_pitch || shape.width > shape.src_pitch) {
-        return Err(cudaError::cudaErrorInvalidPitchValue);
+    if shape.width > shape.dst_pitch || shape.width > shape.src_pitch {
+        return Err(pitch_error(shape));
     }
     let mut rt = lock();
     let slot = rt.stream(stream.map_or(0, |s| s as usize), call)?;
@@ -106,8 +116,8 @@ fn fill(
     shape: Shape,
     stream: Option<cudaStream_t>,
 ) -> Answer {
-    if shape.height > 1 && shape.width > shape.dst_pitch {
-        return Err(cudaError::cudaErrorInvalidPitchValue);
+    if shape.width > shape.dst_pitch {
+        return Err(pitch_error(shape));
     }
     let mut rt = lock();
     let slot = rt.stream(stream.map_or(0, |s| s as usize), call)?;

@@ -129,14 +129,14 @@ impl Pool {
                 search()
             })
             .or_else(|| {
-                self.end_epochs(on, false);
+                self.end_epochs(on);
                 search()
             })
     }
 
     /// Ends the open epochs of all other streams. Those whose stream turns out to be idle are complete at once; the rest
     /// get their event at their stream's next call.
-    fn end_epochs(&self, on: Option<&Handle>, waits_anyway: bool) {
+    fn end_epochs(&self, on: Option<&Handle>) {
         let ended = lock(&self.state)
             .order
             .end_epochs(on.map(|on| on.core().uid));
@@ -147,7 +147,7 @@ impl Pool {
             let is_idle = match idle.iter().find(|(known, _)| *known == uid) {
                 Some((_, is_idle)) => *is_idle,
                 None => {
-                    let is_idle = fence.core().is_idle(waits_anyway);
+                    let is_idle = fence.core().is_idle();
                     idle.push((uid, is_idle));
                     is_idle
                 }
@@ -329,7 +329,7 @@ impl Pool {
     /// Gives every wholly idle segment back to CUDA; the bytes. Work that is still running keeps its memory.
     pub fn trim(&self) -> Result<usize> {
         self.poll(true);
-        self.end_epochs(None, true);
+        self.end_epochs(None);
         segment::release_orphans();
         self.release_segments(|_, _| true)
     }

@@ -156,9 +156,12 @@ fn a_failing_call_takes_its_code_out_and_names_what_it_replaced() {
         if pending {
             leave_foreign_error();
         }
-        // Device memory is no place on the host.
-        // SAFETY: both blocks are live and have 512 bytes.
-        let error = unsafe { manager.copy_to_host_async(a, b, 512, &stream) }.unwrap_err();
+        // Pageable memory is no place on the device.
+        let mut pageable = [0u8; 512];
+        // SAFETY: both ranges are live and have 512 bytes.
+        let error =
+            unsafe { manager.copy_to_device_async(pageable.as_mut_ptr().cast(), b, 512, &stream) }
+                .unwrap_err();
         assert_eq!(last_error(), 0, "the slot is clean");
         let Error::Cuda {
             call,
@@ -196,8 +199,11 @@ fn a_failing_call_names_what_it_replaced_also_if_the_code_is_the_same() {
     // SAFETY: a null place is answered with an error.
     let answer = unsafe { cuda_sys::cudaMalloc(null_mut(), 16) };
     assert_eq!((answer.0, last_error()), (1, 1));
-    // SAFETY: the block is live and has 512 bytes.
-    let error = unsafe { manager.copy_to_host_async(a, a, 512, &stream) }.unwrap_err();
+    let mut pageable = [0u8; 512];
+    // SAFETY: both ranges are live and have 512 bytes.
+    let error =
+        unsafe { manager.copy_to_device_async(pageable.as_mut_ptr().cast(), a, 512, &stream) }
+            .unwrap_err();
     assert_eq!(last_error(), 0);
     match error {
         Error::Cuda {
