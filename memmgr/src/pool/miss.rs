@@ -102,7 +102,13 @@ impl Pool {
             Error::Cuda {
                 code: cuda::OUT_OF_MEMORY,
                 ..
-            } => self.refusal(len),
+            } => match self.refusal(len) {
+                Error::OutOfMemory(mut refusal) => {
+                    refusal.initial = true;
+                    Error::OutOfMemory(refusal)
+                }
+                other => other,
+            },
             other => other,
         })?;
         let mut state = self.enter(base, len)?;
@@ -411,7 +417,13 @@ impl Drop for Pool {
         // CUDA's free functions wait for the whole device, which a drop must not: the next slow call of any manager
         // gives the segments back.
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let bases: Vec<usize> = state.space.segments().map(|segment| segment.base).collect();
+        // No guard is left, since a guard holds the manager. Raw blocks may be: their segments stay for good.
+        let bases: Vec<usize> = state
+            .space
+            .segments()
+            .filter(|segment| !state.space.has_live_blocks(*segment))
+            .map(|segment| segment.base)
+            .collect();
         if !bases.is_empty() {
             segment::orphan(
                 std::mem::replace(&mut self.source, segment::Source::Pinned),
