@@ -78,6 +78,8 @@ pub struct MemoryInfo {
     pub pool_blocks: (usize, u64),
     /// Held by memory pools, used or not.
     pub pool_reserved: u64,
+    /// Physical memory that the virtual memory functions made and that lives: how many chunks, and how many bytes.
+    pub physical: (usize, u64),
 }
 
 /// What a device's memory is used for; `None` if there is no such device.
@@ -96,6 +98,7 @@ pub fn memory_info(device: u32) -> Option<MemoryInfo> {
         blocks: (0, 0),
         pool_blocks: (0, 0),
         pool_reserved: 0,
+        physical: rt.vmm.held(device),
     };
     let here = |b: &&crate::memory::Block| b.device == device && !b.host;
     for block in rt.memory.blocks.values().filter(here) {

@@ -2,7 +2,7 @@
 
 use crate::calls::Call;
 use crate::error::{Answer, NOT_READY, NOT_SUPPORTED};
-use crate::sys::cudaError;
+use crate::sys::{CUresult, cudaError};
 use crate::{counters, fault, runtime, thread};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -30,19 +30,18 @@ pub(crate) fn enter_named(needs: Needs, body: impl FnOnce() -> Answer) -> cudaEr
     run(None, needs, body)
 }
 
+/// As [`enter`], for a function of the driver: its failures leave no last error.
+pub(crate) fn enter_driver(call: Call, needs: Needs, body: impl FnOnce() -> Answer) -> CUresult {
+    counters::count(call);
+    let answer = gate().and_then(|()| answer(Some(call), needs, body));
+    CUresult(answer.map_or_else(|code| code.0, |()| 0))
+}
+
 fn run(call: Option<Call>, needs: Needs, body: impl FnOnce() -> Answer) -> cudaError {
     if let Err(code) = gate() {
         return code;
     }
-    let answer = match call.and_then(fault::injected) {
-        Some(code) => Err(code),
-        None => catch_unwind(AssertUnwindSafe(|| {
-            usable(needs)?;
-            body()
-        }))
-        .unwrap_or(Err(cudaError::cudaErrorUnknown)),
-    };
-    match answer {
+    match answer(call, needs, body) {
         Ok(()) => cudaError::cudaSuccess,
         Err(code) => {
             if code != NOT_READY && code != cudaError::cudaSuccess {
@@ -50,6 +49,17 @@ fn run(call: Option<Call>, needs: Needs, body: impl FnOnce() -> Answer) -> cudaE
             }
             code
         }
+    }
+}
+
+fn answer(call: Option<Call>, needs: Needs, body: impl FnOnce() -> Answer) -> Answer {
+    match call.and_then(fault::injected) {
+        Some(code) => Err(code),
+        None => catch_unwind(AssertUnwindSafe(|| {
+            usable(needs)?;
+            body()
+        }))
+        .unwrap_or(Err(cudaError::cudaErrorUnknown)),
     }
 }
 

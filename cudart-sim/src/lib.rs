@@ -52,6 +52,7 @@ mod stream;
 mod thread;
 mod timing;
 mod trace;
+mod vmm;
 mod work;
 mod worker;
 

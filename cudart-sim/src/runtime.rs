@@ -9,6 +9,7 @@ use crate::handles::Handles;
 use crate::memory::Memory;
 use crate::pool::{Location, Pool};
 use crate::sys::cudaError;
+use crate::vmm::Vmm;
 use crate::{mirror, thread, worker};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -37,6 +38,7 @@ pub(crate) struct Runtime {
     pub(crate) pool_handles: Handles<usize>,
     pub(crate) pools: Vec<Option<Pool>>,
     pub(crate) memory: Memory,
+    pub(crate) vmm: Vmm,
     fork_handler: bool,
 }
 
@@ -113,6 +115,7 @@ impl Runtime {
             pool_handles: Handles::new(),
             pools: Vec::new(),
             memory: Memory::new(),
+            vmm: Vmm::new(),
             fork_handler: false,
         }
     }
@@ -170,6 +173,7 @@ impl Runtime {
             }
         }
         self.memory = Memory::new();
+        self.forget_physical(None);
         self.pools.clear();
         self.pool_handles.clear();
         self.streams.clear();

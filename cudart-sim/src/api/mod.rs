@@ -7,6 +7,7 @@
 mod capture;
 mod copy;
 mod device;
+mod driver;
 mod error;
 mod event;
 mod host;
