@@ -43,6 +43,7 @@ pub(crate) const COUNT: usize = NAMES.len();
 
 impl Call {
     /// The C name.
+    #[cfg(test)]
     pub(crate) fn name(self) -> &'static str {
         NAMES.get(self as usize).copied().unwrap_or("?")
     }

@@ -74,7 +74,7 @@ pub struct MemoryInfo {
     pub free: u64,
     /// Live blocks of `cudaMalloc`: how many, and how many bytes were asked for.
     pub blocks: (usize, u64),
-    /// Live blocks of memory pools, likewise.
+    /// Live blocks of memory pools and of graphs, likewise.
     pub pool_blocks: (usize, u64),
     /// Held by memory pools, used or not.
     pub pool_reserved: u64,
@@ -104,7 +104,7 @@ pub fn memory_info(device: u32) -> Option<MemoryInfo> {
     for block in rt.memory.blocks.values().filter(here) {
         let sum = match block.source {
             Source::Malloc => &mut info.blocks,
-            Source::Pool(_) => &mut info.pool_blocks,
+            Source::Pool(_) | Source::Graph => &mut info.pool_blocks,
         };
         sum.0 += 1;
         sum.1 += block.size;

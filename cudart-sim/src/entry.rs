@@ -1,11 +1,10 @@
 //! What every C function does first and last: counting, the states in which nothing works, faults, the last error.
 
 use crate::calls::Call;
-use crate::error::{Answer, NOT_READY, NOT_SUPPORTED};
+use crate::error::{Answer, NOT_READY};
 use crate::sys::{CUresult, cudaError};
-use crate::{counters, fault, runtime, thread};
+use crate::{capture, counters, fault, runtime, thread};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// What a call needs before it can do anything.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -57,6 +56,7 @@ fn answer(call: Option<Call>, needs: Needs, body: impl FnOnce() -> Answer) -> An
         Some(code) => Err(code),
         None => catch_unwind(AssertUnwindSafe(|| {
             usable(needs)?;
+            call.map_or(Ok(()), capture::gate)?;
             body()
         }))
         .unwrap_or(Err(cudaError::cudaErrorUnknown)),
@@ -91,19 +91,4 @@ fn usable(needs: Needs) -> Answer {
         return Err(code);
     }
     Ok(())
-}
-
-/// The answer of a function that is not simulated: an error, and its name on stderr the first time.
-pub(crate) fn not_simulated(call: Call) -> Answer {
-    static TOLD: [AtomicBool; crate::calls::COUNT] =
-        [const { AtomicBool::new(false) }; crate::calls::COUNT];
-    if let Some(told) = TOLD.get(call as usize)
-        && !told.swap(true, Relaxed)
-    {
-        eprintln!(
-            "cudart-sim: {} is not simulated and answers 801 (not supported)",
-            call.name()
-        );
-    }
-    Err(NOT_SUPPORTED)
 }

@@ -31,6 +31,7 @@
 
 mod api;
 mod calls;
+mod capture;
 mod config;
 mod contents;
 mod control;
@@ -41,6 +42,7 @@ mod entry;
 mod error;
 mod event;
 mod fault;
+mod graph;
 mod handles;
 mod heap;
 mod kernel;

@@ -13,6 +13,8 @@ pub(crate) enum Source {
     Malloc,
     /// The pool in this place of the pool table.
     Pool(usize),
+    /// A graph: it stays until that is gone.
+    Graph,
 }
 
 /// A live block.

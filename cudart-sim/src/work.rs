@@ -2,6 +2,7 @@
 
 use crate::config::TimeModel;
 use crate::contents::Space;
+use crate::graph::Body;
 use crate::mirror::{copy_bytes, fill_bytes};
 use crate::sys::cudaError;
 use crate::trace::Access;
@@ -140,6 +141,8 @@ pub(crate) enum Work {
     },
     /// A host function and its argument.
     Host(unsafe extern "C" fn(*mut std::ffi::c_void), usize),
+    /// All operations of a graph, one after another.
+    Graph(Arc<Body>),
     /// What stands for a kernel, how long it takes at least, and what it touches.
     Kernel(Box<dyn FnOnce() + Send>, Duration, Vec<Access>),
 }
@@ -162,13 +165,17 @@ impl Work {
             Work::Marker | Work::Stamp(_) => true,
             Work::Copy { shape, .. } | Work::Fill { shape, .. } => shape.bytes() <= SMALL,
             Work::Staged { bytes, .. } => bytes.len() <= SMALL,
-            Work::Host(..) | Work::Kernel(..) => false,
+            Work::Host(..) | Work::Kernel(..) | Work::Graph(_) => false,
         }
     }
 
     /// Whether it may wait for something that other work does, so that it must have a thread of its own.
     pub(crate) fn may_block(&self) -> bool {
-        matches!(self, Work::Host(..) | Work::Kernel(..))
+        match self {
+            Work::Host(..) | Work::Kernel(..) => true,
+            Work::Graph(body) => body.nodes.iter().any(|n| n.step.work().may_block()),
+            _ => false,
+        }
     }
 
     /// Which memory it reads and writes. Page-locked and pageable memory count; a staged source was read long ago.
@@ -187,6 +194,11 @@ impl Work {
                 vec![Access::new(dst, *shape, shape.dst_pitch, true)]
             }
             Work::Kernel(_, _, accesses) => accesses.clone(),
+            Work::Graph(body) => body
+                .nodes
+                .iter()
+                .flat_map(|n| n.step.work().accesses())
+                .collect(),
         }
     }
 
@@ -195,6 +207,7 @@ impl Work {
         let (bytes, rate) = match self {
             Work::Marker | Work::Stamp(_) | Work::Host(..) => return Duration::ZERO,
             Work::Kernel(_, time, _) => return model.latency + *time,
+            Work::Graph(body) => return body.nodes.iter().map(|n| n.step.work().cost(model)).sum(),
             Work::Copy { dst, src, shape } => {
                 let pinned = [dst, src]
                     .iter()
@@ -243,6 +256,11 @@ impl Work {
                 // SAFETY: whoever launched the host function promised that it may be called with this argument.
                 unsafe { function(argument as *mut std::ffi::c_void) };
                 thread::with(|t| t.in_host_function.set(false));
+            }
+            Work::Graph(body) => {
+                for node in &body.nodes {
+                    node.step.work().run();
+                }
             }
             Work::Kernel(body, ..) => {
                 thread::with(|t| t.in_host_function.set(true));

@@ -5,6 +5,7 @@
 //! except inside a device and for fills, which the host does not wait for.
 
 use super::api;
+use crate::capture::Status;
 use crate::error::{Answer, INVALID_VALUE};
 use crate::runtime::{self, Runtime, lock};
 use crate::sys::{cudaError, cudaMemcpyKind as Kind, cudaStream_t};
@@ -83,9 +84,10 @@ fn copy(
     let reached = |place: Place| place.reached_by(device);
     let dst = rt.place(dst as usize, dst_extent, want_dst).map(reached)?;
     let src = rt.place(src as usize, src_extent, want_src).map(reached)?;
+    let captured = rt.capture_status(slot) != Status::None;
     let (work, wait) = match (dst, src) {
         (dst @ (Place::Device(..) | Place::Mapped(..)), Place::Host(at, false))
-            if stream.is_some() && shape.height == 1 && shape.width <= STAGED =>
+            if !captured && stream.is_some() && shape.height == 1 && shape.width <= STAGED =>
         {
             // SAFETY: the source is readable for that many bytes, by the contract of the copy functions.
             let bytes = unsafe { std::slice::from_raw_parts(at as *const u8, shape.width) };
@@ -103,7 +105,7 @@ fn copy(
         }
     };
     let (rt, point) = worker::submit(rt, call, slot, work, Vec::new())?;
-    if wait {
+    if wait && !captured {
         drop(worker::wait(rt, &[point]));
         return runtime::broken(device).map_or(Ok(()), Err);
     }

@@ -43,6 +43,9 @@ api! {
             rt.give_to_pool(place, start, block.size, None);
             return Ok(());
         }
+        if block.source == Source::Graph {
+            return Ok(());
+        }
         rt = runtime::synchronize(rt, Some(block.device));
         // Somebody else may have freed it meanwhile, and somebody may have it again.
         rt.memory

@@ -11,6 +11,7 @@ mod driver;
 mod error;
 mod event;
 mod host;
+mod ipc;
 mod memory;
 mod pool;
 mod stream;
