@@ -49,6 +49,7 @@ pub fn launch_for(
             let place = rt.memory.resolve(&rt.devices, *pointer as u64, *len)?;
             match place {
                 Place::Host(_, false) => Err(INVALID_VALUE),
+                Place::Mapped(at, _) if !vmm::mapped(at, *len) => Err(INVALID_VALUE),
                 _ => Ok((place, *len)),
             }
         };
