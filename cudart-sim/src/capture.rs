@@ -404,14 +404,11 @@ impl Runtime {
         } else {
             None
         };
-        let body = Body {
-            nodes: capture.nodes,
-            blocks: capture.blocks,
-        };
+        let body = Body::new(id, capture.nodes, capture.blocks);
         match failure {
             None => Ok(body),
             Some(code) => {
-                self.free_graph_blocks(&body.blocks);
+                self.free_graph_blocks(id, &body.blocks);
                 Err(code)
             }
         }
@@ -427,7 +424,7 @@ impl Runtime {
         for mut capture in list {
             if capture.origin == name {
                 ONGOING.fetch_sub(1, Relaxed);
-                self.free_graph_blocks(&capture.blocks);
+                self.free_graph_blocks(capture.id, &capture.blocks);
                 continue;
             }
             let before = capture.streams.len();
@@ -445,14 +442,14 @@ impl Runtime {
         if capture.dead {
             return Err(INVALIDATED);
         }
-        let device = capture.device;
+        let (id, device) = (capture.id, capture.device);
         if size == 0 {
             return Ok(Some(0));
         }
         let start = self.device(device as i32)?.take(size)?;
         let block = Block {
             size,
-            source: Source::Graph,
+            source: Source::Graph(id),
             device,
             host: false,
         };

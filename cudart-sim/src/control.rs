@@ -104,7 +104,7 @@ pub fn memory_info(device: u32) -> Option<MemoryInfo> {
     for block in rt.memory.blocks.values().filter(here) {
         let sum = match block.source {
             Source::Malloc => &mut info.blocks,
-            Source::Pool(_) | Source::Graph => &mut info.pool_blocks,
+            Source::Pool(_) | Source::Graph(_) => &mut info.pool_blocks,
         };
         sum.0 += 1;
         sum.1 += block.size;

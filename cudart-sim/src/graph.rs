@@ -12,6 +12,9 @@ use crate::work::{Place, Shape, Work};
 use std::ffi::c_void;
 use std::sync::Arc;
 
+/// How many graphs may be in one another.
+const MOST_NESTED: u32 = 32;
+
 /// What can be done again and again.
 pub(crate) enum Step {
     Marker,
@@ -22,14 +25,15 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// The step that does this work; `None` if the work can be done only once.
+    /// The step that does this work; `None` if the work can be done only once, or lies too deep.
     pub(crate) fn of(work: Work) -> Option<Step> {
         Some(match work {
             Work::Marker => Step::Marker,
             Work::Copy { dst, src, shape } => Step::Copy(dst, src, shape),
             Work::Fill { dst, value, shape } => Step::Fill(dst, value, shape),
             Work::Host(function, argument) => Step::Host(function, argument),
-            Work::Graph(body) => Step::Graph(body),
+            Work::Graph(body) if body.depth < MOST_NESTED => Step::Graph(body),
+            Work::Graph(_) => return None,
             Work::Stamp(_) | Work::Staged { .. } | Work::Kernel(..) => return None,
         })
     }
@@ -62,9 +66,31 @@ pub(crate) struct Node {
 
 /// What was captured.
 pub(crate) struct Body {
+    /// The number of its capture.
+    pub(crate) id: u64,
     pub(crate) nodes: Vec<Node>,
     /// The memory that it allocates.
     pub(crate) blocks: Vec<u64>,
+    /// How many graphs there are in one another, this one included.
+    pub(crate) depth: u32,
+    /// Whether something in it may wait for other work.
+    pub(crate) may_block: bool,
+}
+
+impl Body {
+    pub(crate) fn new(id: u64, nodes: Vec<Node>, blocks: Vec<u64>) -> Body {
+        let inner = |node: &Node| match &node.step {
+            Step::Graph(body) => body.depth,
+            _ => 0,
+        };
+        Body {
+            id,
+            depth: 1 + nodes.iter().map(inner).max().unwrap_or(0),
+            may_block: nodes.iter().any(|n| n.step.work().may_block()),
+            nodes,
+            blocks,
+        }
+    }
 }
 
 /// A graph that is ready to run.
@@ -116,15 +142,16 @@ impl Runtime {
             if Arc::strong_count(&body) > 1 {
                 self.graphs.retired.push(body);
             } else {
-                self.free_graph_blocks(&body.blocks);
+                self.free_graph_blocks(body.id, &body.blocks);
             }
         }
     }
 
-    pub(crate) fn free_graph_blocks(&mut self, blocks: &[u64]) {
+    /// Gives back what one capture has allocated.
+    pub(crate) fn free_graph_blocks(&mut self, id: u64, blocks: &[u64]) {
         for start in blocks {
             let known = self.memory.blocks.get(start).copied();
-            let Some(block) = known.filter(|b| b.source == Source::Graph) else {
+            let Some(block) = known.filter(|b| b.source == Source::Graph(id)) else {
                 continue;
             };
             self.memory.blocks.remove(start);

@@ -13,8 +13,8 @@ pub(crate) enum Source {
     Malloc,
     /// The pool in this place of the pool table.
     Pool(usize),
-    /// A graph: it stays until that is gone.
-    Graph,
+    /// The capture of this number: it stays until the graph of it is gone.
+    Graph(u64),
 }
 
 /// A live block.

@@ -173,7 +173,7 @@ impl Work {
     pub(crate) fn may_block(&self) -> bool {
         match self {
             Work::Host(..) | Work::Kernel(..) => true,
-            Work::Graph(body) => body.nodes.iter().any(|n| n.step.work().may_block()),
+            Work::Graph(body) => body.may_block,
             _ => false,
         }
     }

@@ -70,7 +70,7 @@ api! {
         match rt.graphs.graphs.insert(body) {
             Ok(handle) => put(pGraph, handle as cudaGraph_t),
             Err(code) => {
-                rt.free_graph_blocks(&kept.blocks);
+                rt.free_graph_blocks(kept.id, &kept.blocks);
                 Err(code)
             }
         }

@@ -43,7 +43,7 @@ api! {
             rt.give_to_pool(place, start, block.size, None);
             return Ok(());
         }
-        if block.source == Source::Graph {
+        if let Source::Graph(_) = block.source {
             return Ok(());
         }
         rt = runtime::synchronize(rt, Some(block.device));

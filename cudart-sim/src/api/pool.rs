@@ -104,7 +104,7 @@ api! {
         let start = devPtr as u64;
         let block = *rt.memory.blocks.get(&start).ok_or(INVALID_VALUE)?;
         // Memory of a graph is freed in a place of the stream's order, in a graph or outside; the graph keeps it.
-        if block.source == Source::Graph {
+        if let Source::Graph(_) = block.source {
             drop(worker::submit(rt, "cudaFreeAsync", slot, Work::Marker, Vec::new())?);
             return Ok(());
         }

@@ -127,6 +127,12 @@ pub fn read(p: *const c_void, len: usize) -> Vec<u8> {
     bytes
 }
 
+/// Fills device memory, and waits until that is done.
+pub fn fill(p: *mut c_void, value: i32, len: usize) {
+    assert_eq!(cuda!(cudaMemset(p, value, len)), 0);
+    assert_eq!(cuda!(cudaStreamSynchronize(null_mut())), 0);
+}
+
 /// Bytes in which no two chunks are alike.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 255) as u8).collect()
