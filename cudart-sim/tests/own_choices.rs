@@ -68,6 +68,15 @@ fn wrong_arguments_of_virtual_memory_are_refused() {
 }
 
 #[test]
+fn a_name_that_the_driver_does_not_have_yet_is_not_found() {
+    let _turn = machine();
+    let (at, status) = symbol_and_status("cuNoSuchFunction", 13000);
+    assert!(at.is_null() && status == 1);
+    let (at, status) = symbol_and_status("cuMemCreate", 10000);
+    assert!(at.is_null() && status == 2);
+}
+
+#[test]
 fn one_handle_at_two_addresses_is_one_memory() {
     under_every_schedule(|| {
         let at = reserve(2 * CHUNK);

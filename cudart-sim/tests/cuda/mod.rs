@@ -139,10 +139,11 @@ pub fn pattern(len: usize) -> Vec<u8> {
 }
 
 pub fn on_device_0() -> sys::CUmemAllocationProp {
-    let mut prop = sys::CUmemAllocationProp::default();
-    prop.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop.location = location();
-    prop
+    sys::CUmemAllocationProp {
+        type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        location: location(),
+        ..Default::default()
+    }
 }
 
 pub fn location() -> sys::CUmemLocation {
