@@ -25,7 +25,8 @@
 //! # Inside
 //!
 //! One lock guards everything (`runtime.rs`); work runs outside it (`worker.rs`). `engine.rs` decides what may run,
-//! `contents.rs` and `mirror.rs` hold the bytes, `device.rs`, `pool.rs` and `memory.rs` say who owns which of them, and
+//! `contents.rs` and `mirror.rs` hold the bytes, `device.rs`, `pool.rs`, `memory.rs` and `vmm.rs` say who owns which of them,
+//! `capture.rs` and `graph.rs` record work instead of running it, and
 //! `api/` holds the C functions by subject.
 #![deny(missing_docs)]
 

@@ -285,3 +285,55 @@ fn launches_of_one_graph_follow_one_another() {
         assert_eq!(cudart_sim::read_device(p, 1), [2]);
     });
 }
+
+#[test]
+fn threads_that_move_memory_and_capture_at_the_same_time_do_not_disturb_one_another() {
+    under_every_schedule(|| {
+        let mover = |seed: u8| {
+            let s = stream();
+            let at = reserve(8 * CHUNK);
+            let handle = create(CHUNK);
+            for round in 0..60u8 {
+                let place = at + u64::from(round % 8) * CHUNK as u64;
+                let p = place as *mut c_void;
+                assert_eq!(map(place, CHUNK, 0, handle), 0);
+                assert_eq!(access(place, CHUNK, 3), 0);
+                if round > 0 {
+                    assert_eq!(
+                        cudart_sim::read_device(p, 1),
+                        [seed.wrapping_add(round - 1)]
+                    );
+                }
+                let value = i32::from(seed.wrapping_add(round));
+                assert_eq!(cuda!(cudaMemsetAsync(p, value, CHUNK, s)), 0);
+                assert_eq!(cuda!(cudaStreamSynchronize(s)), 0);
+                assert_eq!(unmap(place, CHUNK), 0);
+            }
+            assert_eq!(release(handle), 0);
+            assert_eq!(free(at, 8 * CHUNK), 0);
+        };
+        let capturer = || {
+            let s = stream();
+            let p = malloc(4096);
+            for _ in 0..60 {
+                assert_eq!(begin(s, 1), 0);
+                assert_eq!(cuda!(cudaMemsetAsync(p, 1, 4096, s)), 0);
+                let (mut graph, mut exec) = (null_mut(), null_mut());
+                assert_eq!(cuda!(cudaStreamEndCapture(s, &mut graph)), 0);
+                assert_eq!(cuda!(cudaGraphInstantiate(&mut exec, graph, 0)), 0);
+                assert_eq!(cuda!(cudaGraphLaunch(exec, s)), 0);
+                assert_eq!(cuda!(cudaGraphDestroy(graph)), 0);
+                assert_eq!(cuda!(cudaGraphExecDestroy(exec)), 0);
+            }
+            assert_eq!(cuda!(cudaStreamSynchronize(s)), 0);
+        };
+        std::thread::scope(|scope| {
+            for seed in [10, 100] {
+                scope.spawn(move || mover(seed));
+            }
+            for _ in 0..2 {
+                scope.spawn(capturer);
+            }
+        });
+    });
+}
