@@ -25,12 +25,14 @@
 //! # Inside
 //!
 //! One lock guards everything (`runtime.rs`); work runs outside it (`worker.rs`). `engine.rs` decides what may run,
-//! `contents.rs` and `mirror.rs` hold the bytes, `device.rs`, `pool.rs` and `memory.rs` say who owns which of them, and
+//! `contents.rs` and `mirror.rs` hold the bytes, `device.rs`, `pool.rs`, `memory.rs` and `vmm.rs` say who owns which of them,
+//! `capture.rs` and `graph.rs` record work instead of running it, and
 //! `api/` holds the C functions by subject.
 #![deny(missing_docs)]
 
 mod api;
 mod calls;
+mod capture;
 mod config;
 mod contents;
 mod control;
@@ -41,6 +43,7 @@ mod entry;
 mod error;
 mod event;
 mod fault;
+mod graph;
 mod handles;
 mod heap;
 mod kernel;
@@ -52,6 +55,7 @@ mod stream;
 mod thread;
 mod timing;
 mod trace;
+mod vmm;
 mod work;
 mod worker;
 

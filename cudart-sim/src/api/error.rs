@@ -1,6 +1,6 @@
 //! Errors and versions; the small structures that the header makes inline.
 
-use super::{api, put};
+use super::put;
 use crate::calls::{Call, same_signatures};
 use crate::sys::{self, cudaError_t};
 use crate::{counters, error, runtime, thread};
@@ -105,43 +105,3 @@ same_signatures!(
     make_cudaPos,
     make_cudaExtent,
 );
-
-api! {
-    // The symbols of the driver are not simulated: the answer is that of a driver that lacks them.
-    fn cudaGetDriverEntryPoint(
-        symbol: *const c_char,
-        funcPtr: *mut *mut c_void,
-        _flags: std::ffi::c_ulonglong,
-        driverStatus: *mut sys::cudaDriverEntryPointQueryResult,
-    ) needs Driver {
-        entry_point(symbol, funcPtr, driverStatus)
-    }
-
-    fn cudaGetDriverEntryPointByVersion(
-        symbol: *const c_char,
-        funcPtr: *mut *mut c_void,
-        _cudaVersion: std::ffi::c_uint,
-        _flags: std::ffi::c_ulonglong,
-        driverStatus: *mut sys::cudaDriverEntryPointQueryResult,
-    ) needs Driver {
-        entry_point(symbol, funcPtr, driverStatus)
-    }
-}
-
-fn entry_point(
-    symbol: *const c_char,
-    function: *mut *mut c_void,
-    status: *mut sys::cudaDriverEntryPointQueryResult,
-) -> error::Answer {
-    if symbol.is_null() {
-        return Err(error::INVALID_VALUE);
-    }
-    put(function, std::ptr::null_mut())?;
-    if status.is_null() {
-        return Err(cudaError_t::cudaErrorSymbolNotFound);
-    }
-    put(
-        status,
-        sys::cudaDriverEntryPointQueryResult::cudaDriverEntryPointSymbolNotFound,
-    )
-}
