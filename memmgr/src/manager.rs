@@ -593,7 +593,10 @@ impl MemoryManager {
         if process::is_forked() {
             return;
         }
-        *lock(&self.inner.hook) = Some(Arc::new(hook));
+        let hook: Hook = Arc::new(hook);
+        // What the former one holds is dropped without the lock.
+        let former = lock(&self.inner.hook).replace(hook);
+        drop(former);
     }
 
     /// Has `observer` told of every block and segment from now on; once in a manager's life.
