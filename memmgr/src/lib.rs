@@ -41,6 +41,7 @@ mod cuda;
 mod device;
 mod error;
 mod event;
+mod event_cache;
 mod manager;
 mod mode;
 mod pool;

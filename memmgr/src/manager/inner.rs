@@ -1,0 +1,568 @@
+//! What managers and guards share: the pools and async modes of each device, and the routing of every request to them.
+
+use super::LiveBlock;
+use crate::{
+    config::Config,
+    cuda::{self, CopyKind},
+    device::{memory_pools_supported, on_device},
+    error::{Error, OutOfMemory, Place, Result},
+    event::Fence,
+    mode::DeviceAllocatorMode,
+    pool::{
+        BlockRange, FreeOn, LiveRange, Pool, PoolConfig,
+        native::{Family, Native},
+        observer::{By, Observed},
+        segment::Source,
+    },
+    process,
+    stream::Handle,
+    sync::lock,
+};
+use std::{
+    ffi::c_void,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+    },
+};
+
+/// How often the hook of [`MemoryManager::on_out_of_memory`] is asked for one request.
+const HOOK_CALLS: usize = 16;
+
+pub(super) type Hook = Arc<dyn Fn(&OutOfMemory) -> bool + Send + Sync>;
+
+/// What managers and guards share.
+pub(crate) struct Inner {
+    pub(super) pinned: Pool,
+    pub(super) devices: OnceLock<Box<[OnceLock<DeviceState>]>>,
+    pub(super) mode: AtomicU8,
+    pub(super) config: Mutex<Config>,
+    /// Settings of the environment that cannot be used: every allocation answers with this.
+    pub(super) misconfigured: Option<Error>,
+    pub(super) hook: Mutex<Option<Hook>>,
+    pub(super) observed: Observed,
+    pub(super) drop_failures: AtomicU64,
+    pub(super) last_drop_failure: Mutex<Option<Error>>,
+    pub(super) fallback_reported: AtomicBool,
+}
+
+/// Everything of one device.
+pub(super) struct DeviceState {
+    pub(super) ordinal: i32,
+    pub(super) pool: Pool,
+    pub(super) native: Native,
+    pub(super) pools_supported: OnceLock<bool>,
+}
+
+/// Where a block lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// The pinned pool.
+    Pinned,
+    /// The own pool of a device.
+    Pool(i32),
+    /// An async mode of a device.
+    Native(i32),
+}
+
+/// Which kind of memory a pointer should belong to.
+#[derive(Clone, Copy)]
+pub(super) enum Memory {
+    Pinned,
+    /// Of this device, or of any.
+    Device(Option<i32>),
+}
+
+pub(super) fn sum(left: Result<usize>, right: Result<usize>) -> Result<usize> {
+    match (left, right) {
+        (Ok(left), Ok(right)) => Ok(left.saturating_add(right)),
+        (Err(error), _) | (_, Err(error)) => Err(error),
+    }
+}
+
+impl DeviceState {
+    pub(super) fn pools_supported(&self) -> Result<bool> {
+        if let Some(supported) = self.pools_supported.get() {
+            return Ok(*supported);
+        }
+        let supported = memory_pools_supported(self.ordinal)?;
+        Ok(*self.pools_supported.get_or_init(|| supported))
+    }
+
+    pub(super) fn trim(&self) -> Result<usize> {
+        let mut total = self.pool.trim();
+        if self.native.is_used() {
+            total = sum(total, self.native.trim(Family::Current));
+            total = sum(total, self.native.trim(Family::Own));
+        }
+        total
+    }
+}
+
+impl Inner {
+    pub(super) fn requested(&self) -> DeviceAllocatorMode {
+        DeviceAllocatorMode::from_index(self.mode.load(Ordering::Acquire))
+    }
+
+    /// The devices that have been used.
+    pub(super) fn states(&self) -> impl Iterator<Item = &DeviceState> {
+        self.devices
+            .get()
+            .into_iter()
+            .flat_map(|devices| devices.iter())
+            .filter_map(OnceLock::get)
+    }
+
+    /// The state of a device, made when first asked for.
+    pub(super) fn state(&self, ordinal: i32) -> Result<&DeviceState> {
+        let devices = match self.devices.get() {
+            Some(devices) => devices,
+            None => {
+                let count = usize::try_from(cuda::device_count()?).unwrap_or(0);
+                self.devices
+                    .get_or_init(|| (0..count).map(|_| OnceLock::new()).collect())
+            }
+        };
+        let place = usize::try_from(ordinal)
+            .ok()
+            .and_then(|index| devices.get(index))
+            .ok_or_else(|| Error::WrongDevice {
+                reason: format!(
+                    "there is no device {ordinal}; this machine has {}",
+                    devices.len()
+                ),
+            })?;
+        Ok(place.get_or_init(|| {
+            let config = lock(&self.config);
+            DeviceState {
+                ordinal,
+                pool: Pool::new(
+                    Source::malloc(ordinal),
+                    PoolConfig {
+                        initial: config.device_pool_size,
+                        limit: config.device_pool_limit,
+                        growth: config.device_growth,
+                        reuse: config.reuse,
+                    },
+                    self.observed.clone(),
+                ),
+                native: Native::new(ordinal, config.device_pool_size),
+                pools_supported: OnceLock::new(),
+            }
+        }))
+    }
+
+    pub(super) fn effective(&self, state: &DeviceState) -> Result<DeviceAllocatorMode> {
+        let requested = self.requested();
+        if requested == DeviceAllocatorMode::BestFitPool || state.pools_supported()? {
+            return Ok(requested);
+        }
+        if !self.fallback_reported.swap(true, Ordering::Relaxed) {
+            tracing::warn!(device = state.ordinal, %requested, "the device has no memory pools: the best-fit pool serves it");
+        }
+        Ok(DeviceAllocatorMode::BestFitPool)
+    }
+
+    /// Refuses allocations where no CUDA call may be made or the settings cannot be used.
+    pub(super) fn gate(&self) -> Result<()> {
+        process::gate()?;
+        self.misconfigured.clone().map_or(Ok(()), Err)
+    }
+
+    /// Pinned memory for a raw pointer or a guard; the address, 0 for size 0.
+    pub fn allocate_pinned(&self, size: usize, raw: bool) -> Result<usize> {
+        if size == 0 {
+            return Ok(0);
+        }
+        self.gate()?;
+        let address = self.with_rescue(
+            || self.pinned.allocate(size, None, raw),
+            &self.pinned,
+            || self.pinned.trim(),
+        )?;
+        self.observed.tell(|observer| {
+            observer.on_allocate(Place::Pinned, address..address + size, By::Host)
+        });
+        Ok(address)
+    }
+
+    /// Device memory for a raw pointer or a guard, and where it lives.
+    pub fn allocate_device(
+        &self,
+        ordinal: i32,
+        size: usize,
+        on: Option<&Handle>,
+        raw: bool,
+    ) -> Result<(usize, Home)> {
+        if size == 0 {
+            return Ok((0, Home::Pool(ordinal)));
+        }
+        self.gate()?;
+        let state = self.state(ordinal)?;
+        let family = Family::of(self.effective(state)?);
+        let allocate = || match family {
+            None => state.pool.allocate(size, on, raw),
+            Some(family) => state.native.allocate(family, size, on, raw),
+        };
+        let address = self.with_rescue(allocate, &state.pool, || state.trim())?;
+        self.observed.tell(|observer| {
+            let by = on.map_or(By::Host, |handle| By::Stream(handle.core().id()));
+            observer.on_allocate(Place::Device(ordinal), address..address + size, by);
+        });
+        Ok((
+            address,
+            if family.is_some() {
+                Home::Native(ordinal)
+            } else {
+                Home::Pool(ordinal)
+            },
+        ))
+    }
+
+    /// Tries a request. When memory has run out: gives idle memory back, waits for what is pending, asks the hook, each
+    /// time trying again.
+    pub(super) fn with_rescue(
+        &self,
+        allocate: impl Fn() -> Result<usize>,
+        pool: &Pool,
+        trim: impl Fn() -> Result<usize>,
+    ) -> Result<usize> {
+        let mut refusal = match allocate() {
+            Err(Error::OutOfMemory(refusal)) => refusal,
+            other => return other,
+        };
+        // First what is idle; only then wait for work that may have nothing to do with this request.
+        for waits in [false, true] {
+            if !refusal.can_ever_fit() || (waits && pool.stats().pending == 0) {
+                break;
+            }
+            if waits && let Err(error) = pool.wait_for_pending() {
+                tracing::debug!(%error, "some memory stays pending");
+            }
+            if trim()? == 0 && !waits {
+                continue;
+            }
+            match allocate() {
+                Err(Error::OutOfMemory(again)) => refusal = again,
+                other => return other,
+            }
+        }
+        // Nothing that a hook frees would make room for what can never fit.
+        let hook = lock(&self.hook).clone().filter(|_| refusal.can_ever_fit());
+        for _ in 0..HOOK_CALLS {
+            let Some(hook) = &hook else { break };
+            if !catch_unwind(AssertUnwindSafe(|| hook(&refusal))).unwrap_or(false) {
+                break;
+            }
+            match allocate() {
+                Err(Error::OutOfMemory(again)) => refusal = again,
+                other => return other,
+            }
+        }
+        Err(Error::OutOfMemory(refusal))
+    }
+
+    /// Frees a block by pointer; null does nothing.
+    pub(super) fn free(&self, address: usize, on: FreeOn<'_>, memory: Memory) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        process::gate()?;
+        if self.observed.is_set() {
+            self.report_free(address, on, memory);
+        }
+        match memory {
+            Memory::Pinned => {
+                if self.pinned.free(address, on)?.is_some() {
+                    return Ok(());
+                }
+                if self.find_device(address, 0).ok().flatten().is_some() {
+                    return Err(Error::unknown(
+                        address,
+                        "it is device memory: free_device frees it",
+                    ));
+                }
+            }
+            Memory::Device(of) => {
+                // The stream's device first: that is where the block usually is.
+                for state in self
+                    .states()
+                    .filter(|state| of.is_none_or(|device| state.ordinal == device))
+                {
+                    if state.pool.free(address, on)?.is_some()
+                        || state.native.free(address, on)?.is_some()
+                    {
+                        return Ok(());
+                    }
+                }
+                if let Some(device) = of
+                    && let Some(other) = self.states().find(|state| {
+                        state.pool.contains(address) || state.native.contains(address)
+                    })
+                {
+                    return Err(Error::WrongDevice {
+                        reason: format!(
+                            "the block at {address:#x} belongs to device {}, the stream to device {device}",
+                            other.ordinal
+                        ),
+                    });
+                }
+                if self.pinned.contains(address) {
+                    return Err(Error::unknown(
+                        address,
+                        "it is pinned memory: free_pinned frees it",
+                    ));
+                }
+            }
+        }
+        Err(Error::unknown(
+            address,
+            "no live block of this manager starts there (freed already, or from elsewhere)",
+        ))
+    }
+
+    /// Frees the block of a guard: after the work of the stream it was allocated on and all recorded uses. A failure is
+    /// counted and kept for `take_error`.
+    pub fn free_guard(&self, address: usize, home: Home) {
+        if address == 0 || process::is_over() {
+            return;
+        }
+        if self.observed.is_set() {
+            let memory = if home == Home::Pinned {
+                Memory::Pinned
+            } else {
+                Memory::Device(None)
+            };
+            self.report_free(address, FreeOn::Allocating, memory);
+        }
+        let result = match home {
+            Home::Pinned => self.pinned.free(address, FreeOn::Recorded),
+            Home::Pool(device) => self
+                .state(device)
+                .and_then(|state| state.pool.free(address, FreeOn::Allocating)),
+            Home::Native(device) => self
+                .state(device)
+                .and_then(|state| state.native.free(address, FreeOn::Allocating)),
+        };
+        if let Err(error) = result {
+            self.drop_failures.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(%error, "a guard could not free its memory: the block stays out of use");
+            *lock(&self.last_drop_failure) = Some(error);
+        }
+    }
+
+    /// Tells the observer, before anybody else can get the memory.
+    pub(super) fn report_free(&self, address: usize, on: FreeOn<'_>, memory: Memory) {
+        let live = match memory {
+            Memory::Pinned => self.pinned.live(address).map(|live| (Place::Pinned, live)),
+            Memory::Device(of) => self
+                .states()
+                .filter(|state| of.is_none_or(|device| state.ordinal == device))
+                .find_map(|state| {
+                    let live = state
+                        .pool
+                        .live(address)
+                        .or_else(|| state.native.live(address))?;
+                    Some((Place::Device(state.ordinal), live))
+                }),
+        };
+        let Some((place, (size, allocated_on))) = live else {
+            return;
+        };
+        let by = match on {
+            FreeOn::Recorded => By::Host,
+            FreeOn::Stream(handle) => By::Stream(handle.core().id()),
+            FreeOn::Allocating => allocated_on.map_or(By::Host, By::Stream),
+        };
+        self.observed
+            .tell(|observer| observer.on_free(place, address..address + size, by));
+    }
+
+    /// The live device block that contains the range.
+    pub(super) fn find_device(
+        &self,
+        address: usize,
+        size: usize,
+    ) -> Result<Option<(Home, BlockRange)>> {
+        for state in self.states() {
+            if let Some(block) = state.pool.locate(address, size)? {
+                return Ok(Some((Home::Pool(state.ordinal), block)));
+            }
+            if let Some(block) = state.native.locate(address, size)? {
+                return Ok(Some((Home::Native(state.ordinal), block)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The live block that contains the range, if it is memory of this manager at all.
+    pub(super) fn find(&self, address: usize, size: usize) -> Result<Option<(Home, BlockRange)>> {
+        match self.pinned.locate(address, size)? {
+            Some(block) => Ok(Some((Home::Pinned, block))),
+            None => self.find_device(address, size),
+        }
+    }
+
+    /// Records a use of a block.
+    pub fn add_use(&self, home: Home, block: BlockRange, fence: &Arc<Fence>, writes: bool) {
+        match home {
+            Home::Pinned => self.pinned.add_use(block, fence, writes),
+            Home::Pool(device) => {
+                if let Ok(state) = self.state(device) {
+                    state.pool.add_use(block, fence, writes);
+                }
+            }
+            Home::Native(device) => {
+                if let Ok(state) = self.state(device) {
+                    state.native.add_use(block, fence, writes);
+                }
+            }
+        }
+    }
+
+    /// Makes a stream wait for everything that a safe operation on a block must follow.
+    pub fn order_before_use(
+        &self,
+        home: Home,
+        block: BlockRange,
+        handle: &Handle,
+        writes: bool,
+    ) -> Result<()> {
+        let wait = |fences: &[Arc<Fence>]| {
+            fences
+                .iter()
+                .try_for_each(|fence| fence.wait_on_stream(handle))
+        };
+        match home {
+            Home::Pinned => wait(&self.pinned.before_use(block, handle, writes)),
+            Home::Pool(device) => {
+                let pool = &self.state(device)?.pool;
+                let fences = pool.before_use(block, handle, writes);
+                let waited = wait(&fences);
+                pool.follows(block, handle, &fences, waited.is_ok());
+                waited
+            }
+            Home::Native(device) => {
+                let native = &self.state(device)?.native;
+                wait(&native.before_use(block, handle, writes))?;
+                native.follows(block, handle);
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits on the host for the recorded uses of a block: all, or those that write.
+    pub fn settle(&self, home: Home, block: BlockRange, only_writes: bool) -> Result<()> {
+        process::gate()?;
+        let fences = match home {
+            Home::Pinned => self.pinned.uses(block, only_writes),
+            Home::Pool(device) => self.state(device)?.pool.uses(block, only_writes),
+            Home::Native(device) => self.state(device)?.native.uses(block, only_writes),
+        };
+        fences.iter().try_for_each(|fence| fence.wait_on_host())
+    }
+
+    /// Submits work that touches ranges (start, bytes, whether it writes): checks those that belong to the manager,
+    /// submits, and marks their blocks, also when the submission failed. The fence behind the work, if any block of the
+    /// manager is involved.
+    pub fn submit(
+        &self,
+        handle: &Handle,
+        ranges: &[(usize, usize, bool)],
+        work: impl FnOnce() -> Result<()>,
+    ) -> Result<Option<Arc<Fence>>> {
+        process::gate()?;
+        let mut blocks = Vec::with_capacity(ranges.len());
+        for (address, size, writes) in ranges {
+            if *address == 0 {
+                return Err(Error::unknown(0, "null"));
+            }
+            if let Some((home, block)) = self.find(*address, *size)? {
+                blocks.push((home, block, *writes));
+            }
+        }
+        let submitted = work();
+        if blocks.is_empty() {
+            return submitted.map(|()| None);
+        }
+        let (fence, recorded) = Fence::after_work(handle);
+        for (home, block, writes) in blocks {
+            self.add_use(home, block, &fence, writes);
+        }
+        submitted.and(recorded)?;
+        Ok(Some(fence))
+    }
+
+    /// # Safety
+    /// As [`MemoryManager::copy_to_device_async`].
+    pub unsafe fn copy(
+        &self,
+        dst: *mut c_void,
+        src: *const c_void,
+        size: usize,
+        kind: CopyKind,
+        handle: &Handle,
+    ) -> Result<Option<Arc<Fence>>> {
+        if size == 0 {
+            return Ok(None);
+        }
+        let (dst, src) = (dst.expose_provenance(), src.expose_provenance());
+        self.submit(handle, &[(dst, size, true), (src, size, false)], || {
+            handle.with_device(|| {
+                // SAFETY: as this function demands; the handle is alive.
+                unsafe { cuda::memcpy_async(dst, src, size, kind, handle.raw()) }
+            })
+        })
+    }
+
+    /// # Safety
+    /// As [`MemoryManager::memset`].
+    pub unsafe fn memset(
+        &self,
+        address: usize,
+        value: u8,
+        size: usize,
+        handle: &Handle,
+    ) -> Result<Option<Arc<Fence>>> {
+        if size == 0 {
+            return Ok(None);
+        }
+        self.submit(handle, &[(address, size, true)], || {
+            self.on_stream_device(handle, || {
+                // SAFETY: as this function demands; the handle is alive.
+                unsafe { cuda::memset_async(address, value, size, handle.raw()) }
+            })
+        })
+    }
+
+    /// Runs `f` with the stream's device current, which memsets want; with one device it is in any case.
+    pub(super) fn on_stream_device<T>(
+        &self,
+        handle: &Handle,
+        f: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        match self.devices.get() {
+            Some(devices) if devices.len() == 1 => f(),
+            _ => on_device(handle.device(), f),
+        }
+    }
+
+    pub(super) fn live_blocks(&self) -> Vec<LiveBlock> {
+        let blocks = |place: Place, ranges: Vec<LiveRange>| {
+            ranges.into_iter().map(move |range| LiveBlock {
+                place,
+                address: range.start,
+                size: range.len,
+                raw: range.raw,
+            })
+        };
+        let mut live: Vec<LiveBlock> = blocks(Place::Pinned, self.pinned.live_blocks()).collect();
+        for state in self.states() {
+            let place = Place::Device(state.ordinal);
+            live.extend(blocks(place, state.pool.live_blocks()));
+            live.extend(blocks(place, state.native.live_blocks()));
+        }
+        live
+    }
+}

@@ -1,0 +1,351 @@
+//! Streams: owning and borrowed handles, one shared state a stream, known by its id and never by its handle.
+
+mod core;
+
+pub use self::core::StreamKind;
+pub(crate) use self::core::{Handle, StreamCore, all_idle, finish_retirements};
+
+use self::core::{LEGACY, PER_THREAD};
+use crate::{
+    cuda::{self, RawStream},
+    device::on_device,
+    error::{Error, Result},
+    event::{Event, Fence},
+};
+use cuda_sys as sys;
+use std::{ffi::c_void, fmt, marker::PhantomData};
+
+mod sealed {
+    /// Only the streams of this crate.
+    pub trait Sealed {
+        #[doc(hidden)]
+        #[allow(private_interfaces)]
+        fn handle(&self) -> &super::Handle;
+    }
+}
+
+/// A stream that work can be submitted to: [`Stream`] or [`PerThreadStream`].
+pub trait AsStream: sealed::Sealed {}
+
+impl<S: sealed::Sealed> AsStream for S {}
+
+pub(crate) fn handle_of(stream: &impl AsStream) -> &Handle {
+    sealed::Sealed::handle(stream)
+}
+
+/// A CUDA stream. Cheap to clone: clones are handles to the same stream, and the last one destroys it.
+///
+/// Dropping the last handle while work is queued is fine: the work runs to its end, and memory that it uses is not
+/// handed out before.
+///
+/// ```
+/// # fn main() -> memmgr::Result<()> {
+/// let stream = memmgr::Stream::new()?;
+/// stream.synchronize()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Stream {
+    handle: Handle,
+}
+
+/// How a stream is made; from [`Stream::builder`].
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StreamBuilder {
+    device: Option<i32>,
+    blocking: bool,
+    priority: i32,
+}
+
+impl StreamBuilder {
+    /// The device by ordinal; default: the calling thread's current one, which stays current in any case.
+    #[must_use]
+    pub fn device(mut self, ordinal: i32) -> Self {
+        self.device = Some(ordinal);
+        self
+    }
+
+    /// Whether the stream waits for the legacy default stream (`cudaStreamDefault`); default: no (`cudaStreamNonBlocking`).
+    #[must_use]
+    pub fn blocking(mut self, blocking: bool) -> Self {
+        self.blocking = blocking;
+        self
+    }
+
+    /// The priority; lower numbers run first. Values out of the device's range are clamped by the runtime.
+    #[must_use]
+    pub fn priority(mut self, priority: i32) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Makes the stream (`cudaStreamCreateWithPriority`).
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] without a driver or device, otherwise what the runtime says.
+    pub fn build(self) -> Result<Stream> {
+        let device = match self.device {
+            Some(ordinal) => ordinal,
+            None => cuda::get_device()?,
+        };
+        let (flags, kind) = if self.blocking {
+            (sys::cudaStreamDefault, StreamKind::Blocking)
+        } else {
+            (sys::cudaStreamNonBlocking, StreamKind::NonBlocking)
+        };
+        let raw = on_device(device, || cuda::stream_create(flags, self.priority))?;
+        // SAFETY: the handle was just made and is ours; it lives until the last `Handle` is dropped.
+        match unsafe { Handle::register(raw, device, kind, true) } {
+            Ok(handle) => Ok(Stream { handle }),
+            Err(error) => {
+                // SAFETY: the handle was just made and nobody else knows it.
+                let _ = unsafe { cuda::stream_destroy(raw) };
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Stream {
+    /// A new non-blocking stream on the calling thread's current device.
+    ///
+    /// # Errors
+    /// As [`StreamBuilder::build`].
+    pub fn new() -> Result<Self> {
+        Self::builder().build()
+    }
+
+    /// Everything else about a new stream: device, priority, blocking.
+    pub fn builder() -> StreamBuilder {
+        StreamBuilder::default()
+    }
+
+    /// Takes over a stream that other code has made: it is destroyed with the last handle.
+    ///
+    /// # Errors
+    /// What the runtime says when it is asked for the stream's id.
+    ///
+    /// # Safety
+    /// `stream` is a live `cudaStream_t` (cudarc's `CUstream` is the same pointer) that nobody else destroys.
+    pub unsafe fn from_raw(stream: *mut c_void) -> Result<Self> {
+        // SAFETY: as this function demands.
+        unsafe { Self::adopt(stream, true) }
+    }
+
+    /// Uses a stream that other code owns. The null stream and `cudaStreamLegacy` give the legacy default stream of the
+    /// current device.
+    ///
+    /// # Errors
+    /// What the runtime says when it is asked for the stream's id; [`Error::Unsupported`] for `cudaStreamPerThread`,
+    /// which has a type of its own ([`PerThreadStream`]).
+    ///
+    /// Dropping the last handle waits for calls of the manager on other threads that use the stream at that moment, so
+    /// that its owner may destroy it afterwards; it must not happen in a host function.
+    ///
+    /// # Safety
+    /// `stream` is a live `cudaStream_t` and stays so until the last handle made from it is dropped.
+    pub unsafe fn borrow_raw(stream: *mut c_void) -> Result<Self> {
+        // SAFETY: as this function demands.
+        unsafe { Self::adopt(stream, false) }
+    }
+
+    /// # Safety
+    /// As the two functions above.
+    unsafe fn adopt(stream: *mut c_void, owned: bool) -> Result<Self> {
+        let raw = RawStream(stream.expose_provenance());
+        match raw.0 {
+            0 | LEGACY => return Self::legacy(cuda::get_device()?),
+            PER_THREAD => {
+                return Err(Error::Unsupported {
+                    reason: "the per-thread default stream as a `Stream`: it means another stream on each thread, use `PerThreadStream`".into(),
+                });
+            }
+            _ => {}
+        }
+        // SAFETY: the handle is alive, says the caller.
+        let (device, flags) = unsafe { (cuda::stream_device(raw)?, cuda::stream_flags(raw)?) };
+        let kind = if flags & sys::cudaStreamNonBlocking != 0 {
+            StreamKind::NonBlocking
+        } else {
+            StreamKind::Blocking
+        };
+        // SAFETY: the handle is alive and stays so, says the caller.
+        let handle = unsafe { Handle::register(raw, device, kind, owned)? };
+        Ok(Self { handle })
+    }
+
+    /// The legacy default stream of a device.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] without a driver; what the runtime says for an ordinal that does not exist.
+    pub fn legacy(device: i32) -> Result<Self> {
+        let (raw, kind) = (RawStream(LEGACY), StreamKind::Legacy);
+        // SAFETY: the legacy handle is a constant that is valid as long as the runtime is.
+        let handle = unsafe { Handle::register(raw, device, kind, false)? };
+        Ok(Self { handle })
+    }
+
+    /// The raw `cudaStream_t`, for launching kernels; valid as long as a handle exists.
+    pub fn as_raw(&self) -> *mut c_void {
+        cuda::pointer(self.handle.raw().0)
+    }
+
+    /// The driver's id: unique in the process, never reused.
+    pub fn id(&self) -> u64 {
+        self.handle.core().id()
+    }
+
+    /// The ordinal of the stream's device.
+    pub fn device(&self) -> i32 {
+        self.handle.core().device()
+    }
+
+    /// What kind of stream it is.
+    pub fn kind(&self) -> StreamKind {
+        self.handle.core().kind()
+    }
+
+    /// Waits on the host for all work submitted so far (`cudaStreamSynchronize`).
+    ///
+    /// # Errors
+    /// What the runtime says, errors of earlier work included.
+    pub fn synchronize(&self) -> Result<()> {
+        self.handle.synchronize()
+    }
+
+    /// Whether all work submitted so far has finished (`cudaStreamQuery`).
+    ///
+    /// # Errors
+    /// What the runtime says, errors of earlier work included.
+    pub fn query(&self) -> Result<bool> {
+        self.handle.query()
+    }
+
+    /// Records a point behind all work submitted so far (`cudaEventRecord`).
+    ///
+    /// # Errors
+    /// What the runtime says.
+    pub fn record(&self) -> Result<Event> {
+        Ok(Event {
+            fence: Fence::record(&self.handle)?,
+        })
+    }
+
+    /// Makes all work submitted from now on wait for `event` (`cudaStreamWaitEvent`); the host does not wait.
+    ///
+    /// # Errors
+    /// What the runtime says.
+    pub fn wait(&self, event: &Event) -> Result<()> {
+        event.fence.wait_on_stream(&self.handle)
+    }
+
+    /// Runs `function` on a thread of the runtime when all work submitted so far has finished (`cudaLaunchHostFunc`).
+    /// The stream goes on when it returns. It must make no CUDA call; guards may be dropped in it. A panic in it is
+    /// caught and reported through `tracing`.
+    ///
+    /// # Errors
+    /// What the runtime says; the function is not run then.
+    pub fn launch_host(&self, function: impl FnOnce() + Send + 'static) -> Result<()> {
+        type Job = Box<dyn FnOnce() + Send>;
+        unsafe extern "C" fn run(data: *mut c_void) {
+            // SAFETY: `data` came from `Box::into_raw` below and the runtime calls this once.
+            let job = unsafe { Box::from_raw(data.cast::<Job>()) };
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
+                tracing::error!("a host function panicked");
+            }
+        }
+        let job: *mut Job = Box::into_raw(Box::new(Box::new(function)));
+        let raw = self.handle.raw();
+        // SAFETY: the handle is alive; `run` takes the box back once, on whatever thread, which `Send` allows.
+        let launched = self
+            .handle
+            .with_device(|| unsafe { cuda::launch_host_func(raw, run, job.cast()) });
+        if launched.is_err() {
+            // SAFETY: the runtime refused the function, so nobody else takes the box.
+            drop(unsafe { Box::from_raw(job) });
+        }
+        launched
+    }
+}
+
+impl sealed::Sealed for Stream {
+    #[allow(private_interfaces)]
+    fn handle(&self) -> &Handle {
+        &self.handle
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.handle.core().fmt(f)
+    }
+}
+
+/// The calling thread's default stream (`cudaStreamPerThread`). Neither `Send` nor `Sync`: on another thread the same
+/// handle means another stream.
+///
+/// ```compile_fail
+/// fn send<T: Send>(_: T) {}
+/// send(memmgr::PerThreadStream::new().unwrap());
+/// ```
+pub struct PerThreadStream {
+    handle: Handle,
+    not_send: PhantomData<*const ()>,
+}
+
+impl PerThreadStream {
+    /// The calling thread's stream on its current device.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] without a driver or device.
+    pub fn new() -> Result<Self> {
+        let device = cuda::get_device()?;
+        // SAFETY: the handle is a constant that is valid as long as the runtime is, and the type stays on this thread.
+        let handle = unsafe {
+            Handle::register(RawStream(PER_THREAD), device, StreamKind::PerThread, false)?
+        };
+        Ok(Self {
+            handle,
+            not_send: PhantomData,
+        })
+    }
+
+    /// The raw `cudaStream_t`.
+    pub fn as_raw(&self) -> *mut c_void {
+        cuda::pointer(PER_THREAD)
+    }
+
+    /// The ordinal of the stream's device.
+    pub fn device(&self) -> i32 {
+        self.handle.device()
+    }
+
+    /// Waits on the host for all work submitted so far.
+    ///
+    /// # Errors
+    /// What the runtime says.
+    pub fn synchronize(&self) -> Result<()> {
+        self.handle.synchronize()
+    }
+
+    /// Whether all work submitted so far has finished.
+    ///
+    /// # Errors
+    /// What the runtime says.
+    pub fn query(&self) -> Result<bool> {
+        self.handle.query()
+    }
+}
+
+impl sealed::Sealed for PerThreadStream {
+    #[allow(private_interfaces)]
+    fn handle(&self) -> &Handle {
+        &self.handle
+    }
+}
+
+impl fmt::Debug for PerThreadStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.handle.core().fmt(f)
+    }
+}
