@@ -1,6 +1,6 @@
 //! What the simulated machine looks like: devices, schedule, time model; from code or from the environment.
 
-use std::time::Duration;
+use std::{io::Write, time::Duration};
 
 /// The most devices that can be simulated.
 pub(crate) const MAX_DEVICES: usize = 64;
@@ -117,65 +117,103 @@ impl Config {
 
     /// The defaults, changed by the environment: `CUDART_SIM_DEVICES`, `CUDART_SIM_MEMORY`, `CUDART_SIM_DRIVER=none`,
     /// `CUDART_SIM_SCHEDULE=eager|lazy|random:SEED`, `CUDART_SIM_TIME=model`, `CUDART_SIM_QUEUE`, `CUDART_SIM_FRESH`,
-    /// `CUDART_SIM_VIRTUAL_MEMORY=0|1` (for every device). A value that cannot be read is reported on stderr and ignored.
+    /// `CUDART_SIM_VIRTUAL_MEMORY=0|1` (for every device). A variable that is empty counts as unset; a value that cannot
+    /// be read is reported on stderr and counts as unset too.
     pub fn from_env() -> Config {
-        Config::from_lookup(|name| std::env::var(name).ok())
+        Config::default().or_env()
     }
 
-    fn from_lookup(get: impl Fn(&str) -> Option<String>) -> Config {
+    /// This machine, changed by the environment as in [`Config::from_env`]: what is unset or cannot be read stays as it
+    /// is here. The number of devices is how often the first one is there.
+    #[must_use]
+    pub fn or_env(self) -> Config {
+        self.or_lookup(|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()))
+    }
+
+    fn or_lookup(mut self, get: impl Fn(&str) -> Option<String>) -> Config {
         fn read<T>(
             get: &impl Fn(&str) -> Option<String>,
             name: &str,
+            accepted: &str,
             parse: impl Fn(&str) -> Option<T>,
         ) -> Option<T> {
-            let text = get(name)?;
+            let text = get(name).filter(|text| !text.is_empty())?;
             let value = parse(text.trim());
             if value.is_none() {
-                eprintln!("cudart-sim: {name}={text} is not understood and is ignored");
+                // Where stderr is closed nobody can be told.
+                let _ = writeln!(std::io::stderr(), "{}", refusal(name, &text, accepted));
             }
             value
         }
-        let count = read(&get, "CUDART_SIM_DEVICES", |t| {
+        if let Some(count) = read(&get, "CUDART_SIM_DEVICES", "a number from 0 to 64", |t| {
             t.parse().ok().filter(|n| *n <= MAX_DEVICES)
-        });
-        let memory = read(&get, "CUDART_SIM_MEMORY", parse_bytes);
-        let mut config = Config::devices(
-            count.unwrap_or(1),
-            memory.unwrap_or(DeviceConfig::default().memory),
-        );
-        if let Some(supported) = read(&get, "CUDART_SIM_VIRTUAL_MEMORY", |t| match t {
+        }) {
+            let device = self.devices.first().cloned().unwrap_or_default();
+            self.devices.resize(count, device);
+        }
+        if let Some(memory) = read(
+            &get,
+            "CUDART_SIM_MEMORY",
+            "a size above 0, in bytes or as 24G, 512M, 64K",
+            |t| parse_bytes(t).filter(|bytes| *bytes > 0),
+        ) {
+            for device in &mut self.devices {
+                device.memory = memory;
+            }
+        }
+        if let Some(supported) = read(&get, "CUDART_SIM_VIRTUAL_MEMORY", "0 or 1", |t| match t {
             "0" => Some(false),
-            "" | "1" => Some(true),
+            "1" => Some(true),
             _ => None,
         }) {
-            for device in &mut config.devices {
+            for device in &mut self.devices {
                 device.virtual_memory = supported;
             }
         }
-        if let Some(driver) = read(&get, "CUDART_SIM_DRIVER", |t| match t {
+        if let Some(driver) = read(&get, "CUDART_SIM_DRIVER", "none or yes", |t| match t {
             "none" => Some(false),
-            "" | "yes" => Some(true),
+            "yes" => Some(true),
             _ => None,
         }) {
-            config.driver = driver;
+            self.driver = driver;
         }
-        if let Some(schedule) = read(&get, "CUDART_SIM_SCHEDULE", parse_schedule) {
-            config.schedule = schedule;
+        if let Some(schedule) = read(
+            &get,
+            "CUDART_SIM_SCHEDULE",
+            "eager, lazy or random:SEED with a number as the seed",
+            parse_schedule,
+        ) {
+            self.schedule = schedule;
         }
-        if let Some(depth) = read(&get, "CUDART_SIM_QUEUE", |t| {
+        if let Some(depth) = read(&get, "CUDART_SIM_QUEUE", "a number above 0", |t| {
             t.parse().ok().filter(|n| *n > 0)
         }) {
-            config.queue_depth = depth;
+            self.queue_depth = depth;
         }
-        config.time = read(&get, "CUDART_SIM_TIME", |t| match t {
+        if let Some(time) = read(&get, "CUDART_SIM_TIME", "model or off", |t| match t {
             "model" => Some(Some(TimeModel::default())),
-            "" | "off" => Some(None),
+            "off" => Some(None),
             _ => None,
-        })
-        .flatten();
-        config.fresh = read(&get, "CUDART_SIM_FRESH", |t| t.parse().ok());
-        config
+        }) {
+            self.time = time;
+        }
+        if let Some(fresh) = read(&get, "CUDART_SIM_FRESH", "a number from 0 to 255", |t| {
+            t.parse().ok()
+        }) {
+            self.fresh = Some(fresh);
+        }
+        // What prints the trace looks for itself, for exactly `1`; here a mistake is reported.
+        let trace = get("CUDART_SIM_TRACE");
+        read(&get, "CUDART_SIM_TRACE", "1 or 0", |_| {
+            matches!(trace.as_deref(), Some("1" | "0")).then_some(())
+        });
+        self
     }
+}
+
+/// What is said of a value that cannot be read.
+fn refusal(name: &str, text: &str, accepted: &str) -> String {
+    format!("cudart-sim: {name}={text} is ignored: it must be {accepted}")
 }
 
 /// Reads `24G`, `512M`, `64K`, or a number of bytes.
@@ -197,7 +235,7 @@ fn parse_bytes(text: &str) -> Option<usize> {
 
 fn parse_schedule(text: &str) -> Option<Schedule> {
     match text {
-        "" | "eager" => Some(Schedule::Eager),
+        "eager" => Some(Schedule::Eager),
         "lazy" => Some(Schedule::Lazy),
         _ => text
             .strip_prefix("random:")?
@@ -221,9 +259,14 @@ mod tests {
         assert_eq!(parse_bytes(""), None);
     }
 
+    /// The machine that an environment with one variable describes, over this one.
+    fn with(base: Config, name: &str, value: &str) -> Config {
+        base.or_lookup(|asked| (asked == name).then(|| value.to_owned()))
+    }
+
     #[test]
     fn the_environment_describes_the_machine() {
-        let config = Config::from_lookup(|name| {
+        let config = Config::default().or_lookup(|name| {
             Some(
                 match name {
                     "CUDART_SIM_DEVICES" => "2",
@@ -246,10 +289,44 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_in_the_environment_is_ignored() {
+    fn what_the_environment_does_not_say_stays() {
+        let base = || Config {
+            time: Some(TimeModel::default()),
+            fresh: Some(3),
+            ..Config::devices(1, 5 << 20)
+        };
+        assert_eq!(base().or_lookup(|_| None), base());
+        assert_eq!(with(base(), "CUDART_SIM_TIME", "modell"), base());
+        assert_eq!(with(base(), "CUDART_SIM_TIME", "off").time, None);
+        let two = with(base(), "CUDART_SIM_DEVICES", "2");
+        assert_eq!(two.devices, Config::devices(2, 5 << 20).devices);
+        assert!(with(base(), "CUDART_SIM_DEVICES", "0").devices.is_empty());
+    }
+
+    #[test]
+    fn nonsense_and_nothing_in_the_environment_count_as_unset() {
+        for value in ["nonsense", "", "-1"] {
+            assert_eq!(
+                Config::default().or_lookup(|_| Some(value.into())),
+                Config::default(),
+                "{value}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_device_without_memory_is_refused() {
+        for value in ["0", "0G", "99999999999999T"] {
+            let config = with(Config::default(), "CUDART_SIM_MEMORY", value);
+            assert_eq!(config, Config::default(), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_what_is_accepted() {
         assert_eq!(
-            Config::from_lookup(|_| Some("nonsense".into())),
-            Config::default()
+            refusal("CUDART_SIM_TIME", "on", "model or off"),
+            "cudart-sim: CUDART_SIM_TIME=on is ignored: it must be model or off"
         );
     }
 }

@@ -7,6 +7,7 @@ use std::ptr;
 use cuda_sys as sys;
 
 use crate::error::{Failure, Result};
+use crate::table::people;
 
 /// Turns a status into a result that names the call.
 pub fn check(call: &str, status: sys::cudaError_t) -> Result<()> {
@@ -21,6 +22,32 @@ pub fn check(call: &str, status: sys::cudaError_t) -> Result<()> {
         )
     };
     Err(Failure::message(format!("{call} failed: {name}, {text}")))
+}
+
+/// [`check`] for a call that asks for `bytes` of memory: where there are none, the failure says how many
+/// were wanted.
+pub fn check_memory(call: &str, bytes: usize, status: sys::cudaError_t) -> Result<()> {
+    let result = check(call, status);
+    if status != sys::cudaError::cudaErrorMemoryAllocation {
+        return result;
+    }
+    // The error was just reported, so it need not stay the thread's last one.
+    // SAFETY: takes nothing and returns a number.
+    let _ = unsafe { sys::cudaGetLastError() };
+    result.map_err(|failure| {
+        let wanted = people(bytes as u64);
+        Failure::OutOfMemory(format!("{wanted} were asked for, but {failure}"))
+    })
+}
+
+/// The memory of the current device in bytes: what is free, and all of it.
+pub fn device_memory() -> Result<(u64, u64)> {
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: both are valid places for a number.
+    check("cudaMemGetInfo", unsafe {
+        sys::cudaMemGetInfo(&raw mut free, &raw mut total)
+    })?;
+    Ok((free as u64, total as u64))
 }
 
 /// How many devices there are. Unlike asking for their properties, this makes no context on them.

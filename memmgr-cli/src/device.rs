@@ -5,12 +5,96 @@ use memmgr::{Backend, Config, DeviceAllocatorMode, MemoryManager};
 
 use crate::cuda;
 use crate::error::{Failure, Result};
+#[cfg(feature = "sim")]
+use crate::table::people;
 
-/// The first line of everything this program prints.
-pub fn backend_line() -> &'static str {
-    match memmgr::backend() {
-        Backend::Gpu => "backend: gpu",
-        Backend::Simulated => "backend: simulated (no GPU is used; all times are modelled)",
+/// The machine as the environment describes it, before the first CUDA call. Its simulated form is read
+/// once, so that what cannot be read is reported once.
+pub struct Machine {
+    #[cfg(feature = "sim")]
+    config: cudart_sim::Config,
+}
+
+impl Machine {
+    /// Without the simulator there is nothing to read.
+    #[cfg(not(feature = "sim"))]
+    pub fn read() -> Self {
+        Self {}
+    }
+
+    /// A machine whose times follow the model, unless the environment says otherwise. Its devices have
+    /// no memory, which no environment can ask for, until [`Machine::prepare`] gives it to them.
+    #[cfg(feature = "sim")]
+    pub fn read() -> Self {
+        use cudart_sim::{Config, TimeModel};
+
+        let base = Config {
+            time: Some(TimeModel::default()),
+            ..Config::devices(1, 0)
+        };
+        Self {
+            config: base.or_env(),
+        }
+    }
+
+    /// The first line of everything this program prints.
+    pub fn backend_line(&self) -> &'static str {
+        match memmgr::backend() {
+            Backend::Gpu => "backend: gpu",
+            Backend::Simulated if self.time_is_modelled() => {
+                "backend: simulated (no GPU; CUDA's times are modelled)"
+            }
+            Backend::Simulated => "backend: simulated (no GPU; times are this machine's)",
+        }
+    }
+
+    #[cfg(feature = "sim")]
+    fn time_is_modelled(&self) -> bool {
+        self.config.time.is_some()
+    }
+
+    #[cfg(not(feature = "sim"))]
+    fn time_is_modelled(&self) -> bool {
+        false
+    }
+
+    /// Without the simulator there is nothing to prepare.
+    #[cfg(not(feature = "sim"))]
+    pub fn prepare(self, _needed: Option<u64>) -> Result<Option<String>> {
+        Ok(None)
+    }
+
+    /// Makes this the simulated machine. Devices that the environment gives no memory hold several
+    /// times `needed` bytes, or the usual memory where that is not given. The result says what was
+    /// decided about the memory.
+    #[cfg(feature = "sim")]
+    pub fn prepare(mut self, needed: Option<u64>) -> Result<Option<String>> {
+        let devices = &mut self.config.devices;
+        let given = devices.first().map(|device| device.memory as u64);
+        let note = match (given, needed) {
+            (None, _) => None,
+            (Some(0), None) => {
+                devices.fill(cudart_sim::DeviceConfig::default());
+                None
+            }
+            (Some(0), Some(needed)) => {
+                let size = simulated_size(needed);
+                for device in devices {
+                    device.memory = size as usize;
+                }
+                let (size, needed) = (people(size), people(needed));
+                Some(format!(
+                    "simulated device: {size}; the largest trace needs {needed}"
+                ))
+            }
+            (Some(_), None) => None,
+            (Some(given), Some(_)) => Some(format!(
+                "simulated device: {}, as CUDART_SIM_MEMORY says",
+                people(given)
+            )),
+        };
+        cudart_sim::configure(self.config).map_err(Failure::message)?;
+        Ok(note)
     }
 }
 
@@ -68,46 +152,6 @@ pub fn usage(manager: &MemoryManager, mode: DeviceAllocatorMode, ordinal: i32) -
     }))
 }
 
-/// Prepares the simulated machine before the first CUDA call: its times follow the model, and its
-/// devices hold several times `needed` bytes, where that is given. What the environment says about
-/// either goes first. The result says what was decided about the memory.
-#[cfg(feature = "sim")]
-pub fn prepare_simulator(needed: Option<u64>) -> Result<Option<String>> {
-    use cudart_sim::{Config, TimeModel};
-
-    let mut config = Config::from_env();
-    if std::env::var_os("CUDART_SIM_TIME").is_none() {
-        config.time = Some(TimeModel::default());
-    }
-    let note = needed.map(|needed| {
-        if std::env::var_os("CUDART_SIM_MEMORY").is_some() {
-            let bytes = config.devices.first().map_or(0, |device| device.memory);
-            format!(
-                "simulated device: {:.1} GiB, as CUDART_SIM_MEMORY says",
-                gib(bytes as u64)
-            )
-        } else {
-            let bytes = simulated_size(needed);
-            for device in &mut config.devices {
-                device.memory = bytes as usize;
-            }
-            format!(
-                "simulated device: {:.1} GiB, sized from the largest trace, which needs {:.1} GiB",
-                gib(bytes),
-                gib(needed)
-            )
-        }
-    });
-    cudart_sim::configure(config).map_err(Failure::message)?;
-    Ok(note)
-}
-
-/// Without the simulator there is nothing to prepare.
-#[cfg(not(feature = "sim"))]
-pub fn prepare_simulator(_needed: Option<u64>) -> Result<Option<String>> {
-    Ok(None)
-}
-
 /// Eight times what is needed, in whole GiB, so that no mode is held back by the device. Nothing is
 /// committed until it is touched, but addresses are limited: a trace that needs more sees requests fail,
 /// as it would on a GPU.
@@ -119,11 +163,6 @@ fn simulated_size(needed: u64) -> u64 {
         .div_ceil(GIB)
         .clamp(1, 1024)
         .saturating_mul(GIB)
-}
-
-#[cfg(feature = "sim")]
-fn gib(bytes: u64) -> f64 {
-    bytes as f64 / (1_u64 << 30) as f64
 }
 
 #[cfg(all(test, feature = "sim"))]

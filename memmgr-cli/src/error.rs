@@ -9,6 +9,9 @@ pub enum Failure {
     /// Something that this program found out, ready to be shown.
     #[error("{0}")]
     Message(String),
+    /// CUDA had no memory for a plain call.
+    #[error("{0}")]
+    OutOfMemory(String),
     #[error(transparent)]
     Manager(#[from] memmgr::Error),
     /// Standard output could not be written.
@@ -26,6 +29,15 @@ impl Failure {
     /// Whether the reader of standard output went away, as `memmgr info | head -1` does.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// Whether memory was missing, of the device or of the host.
+    pub fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::OutOfMemory(_) => true,
+            Self::Manager(error) => error.is_out_of_memory(),
+            _ => false,
+        }
     }
 
     /// The text as one line.

@@ -4,11 +4,12 @@ use std::io::Write;
 
 use memmgr::{DeviceAllocatorMode, DeviceInfo};
 
-use crate::device;
+use crate::device::{self, Machine};
 use crate::error::Result;
 use crate::table::{cuda_version, mib};
 
-pub fn run(out: &mut impl Write) -> Result<()> {
+pub fn run(machine: Machine, out: &mut impl Write) -> Result<()> {
+    machine.prepare(None)?;
     let versions = memmgr::versions()?;
     let runtime = cuda_version(versions.runtime);
     let driver = match versions.driver {

@@ -1,7 +1,10 @@
 //! The JSON that `replay --json` writes: an array with one row per trace and mode.
 
-use std::io::{self, Write};
-use std::path::Path;
+use std::fs::{self, File, Metadata, OpenOptions, Permissions};
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use tempfile::{Builder, NamedTempFile};
@@ -9,7 +12,7 @@ use tempfile::{Builder, NamedTempFile};
 /// One trace replayed in one mode.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The trace's file name.
+    /// The trace's file name, or its path where others have the same name.
     pub trace: String,
     /// `pool`, `async` or `cuda-pool`: what the device granted.
     pub mode: String,
@@ -30,36 +33,144 @@ pub struct Row {
     pub failures: u64,
 }
 
-/// Whether `path` can be written, asked before the work whose results go there.
-pub fn check(path: &Path) -> io::Result<()> {
-    if path.is_dir() {
-        return Err(io::ErrorKind::IsADirectory.into());
+/// Whether `path` is standard output: `-`, or the very terminal, pipe or file that standard output is.
+pub fn is_stdout(path: &Path) -> bool {
+    if path == "-" {
+        return true;
     }
-    new_file(path).map(drop)
+    let stdout = io::stdout();
+    let Ok(Ok(own)) = stdout
+        .as_fd()
+        .try_clone_to_owned()
+        .map(File::from)
+        .map(|f| f.metadata())
+    else {
+        return false;
+    };
+    // `/dev/null` and its like take both without mixing them up.
+    let mixes = stdout.is_terminal() || !own.file_type().is_char_device();
+    mixes && fs::metadata(path).is_ok_and(|other| same(&own, &other))
 }
 
-/// Writes `rows` to `path`, whole or not at all: a reader never sees half a file.
-pub fn write(path: &Path, rows: &[Row]) -> io::Result<()> {
-    let mut file = new_file(path)?;
-    serde_json::to_writer_pretty(&mut file, rows)?;
-    file.write_all(b"\n")?;
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    Ok(())
+fn same(a: &Metadata, b: &Metadata) -> bool {
+    (a.dev(), a.ino()) == (b.dev(), b.ino())
+}
+
+/// Where the rows go.
+#[derive(Debug)]
+pub enum Output {
+    /// To standard output.
+    Stdout,
+    /// Into what is there already and is no ordinary file: a device, a pipe.
+    Special(File),
+    /// To a file with this name, which is no link, and with the permissions of the one that it
+    /// replaces.
+    Replace(PathBuf, Option<Permissions>),
+}
+
+impl Output {
+    /// Where `path` leads, and whether it can be written and is none of `inputs`: to be asked before the
+    /// work whose results go there.
+    pub fn prepare(path: &Path, inputs: &[PathBuf]) -> io::Result<Self> {
+        if path == "-" {
+            return Ok(Self::Stdout);
+        }
+        let found = match fs::metadata(path) {
+            Ok(found) => Some(found),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let Some(found) = found else {
+            let target = followed(path)?;
+            new_file(&target).map(drop)?;
+            return Ok(Self::Replace(target, None));
+        };
+        if found.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        let is_found = |input: &&PathBuf| fs::metadata(input).is_ok_and(|meta| same(&meta, &found));
+        if let Some(input) = inputs.iter().find(is_found) {
+            return Err(io::Error::other(format!(
+                "it is the trace {}, which would be lost",
+                input.display()
+            )));
+        }
+        if is_stdout(path) {
+            return Ok(Self::Stdout);
+        }
+        // Who may do everything asks the permissions in vain.
+        if found.is_file() && found.permissions().readonly() {
+            return Err(io::Error::other("the file is write-protected"));
+        }
+        let opened = OpenOptions::new().write(true).open(path)?;
+        if !found.is_file() {
+            return Ok(Self::Special(opened));
+        }
+        let target = followed(path)?;
+        new_file(&target).map(drop)?;
+        Ok(Self::Replace(target, Some(found.permissions())))
+    }
+
+    /// Writes `rows`. A file is written whole or not at all: a reader never sees half of one.
+    pub fn write(self, rows: &[Row]) -> io::Result<()> {
+        let mut text = serde_json::to_vec_pretty(rows)?;
+        text.push(b'\n');
+        match self {
+            Self::Stdout => {
+                let mut stdout = io::stdout().lock();
+                stdout.write_all(&text)?;
+                stdout.flush()
+            }
+            Self::Special(mut file) => file.write_all(&text),
+            Self::Replace(path, permissions) => {
+                let mut file = new_file(&path)?;
+                file.as_file_mut().write_all(&text)?;
+                if let Some(permissions) = permissions {
+                    file.as_file().set_permissions(permissions)?;
+                }
+                file.as_file().sync_all()?;
+                file.persist(&path).map_err(|failed| failed.error)?;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The path behind all links that its last part stands for, whether there is a file or not.
+fn followed(path: &Path) -> io::Result<PathBuf> {
+    // As many as Linux follows.
+    const MOST_LINKS: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        match fs::read_link(&path) {
+            Ok(to) => path = folder(&path).join(to),
+            Err(_) => return Ok(path),
+        }
+    }
+    Err(io::Error::other("too many links lead to one another"))
+}
+
+/// The folder in which `path` is.
+fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
 }
 
 /// A file in the folder of `path`, which disappears again unless it is given that name.
-fn new_file(path: &Path) -> io::Result<NamedTempFile> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let mut builder = Builder::new();
-    builder.prefix(".memmgr-");
-    // Readable by others as far as the umask allows, like any file that a program creates.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder.tempfile_in(folder)
+fn new_file(path: &Path) -> io::Result<NamedTempFile<File>> {
+    let no_name = path.as_os_str().as_encoded_bytes().ends_with(b"/") || path.file_name().is_none();
+    if no_name {
+        return Err(io::Error::other("it does not name a file"));
+    }
+    // `make_in`, unlike `tempfile_in`, does not name the temporary file in its errors, and lets the umask
+    // decide who may read it, as for any file that a program creates.
+    Builder::new()
+        .prefix(".memmgr-")
+        .make_in(folder(path), |path| {
+            OpenOptions::new().write(true).create_new(true).open(path)
+        })
 }
 
 #[cfg(test)]
@@ -81,13 +192,20 @@ mod tests {
         }
     }
 
+    fn write(path: &Path, rows: &[Row]) -> io::Result<()> {
+        Output::prepare(path, &[])?.write(rows)
+    }
+
+    fn read(path: &Path) -> String {
+        fs::read_to_string(path).expect("read")
+    }
+
     #[test]
     fn the_file_holds_the_documented_fields() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("out.json");
         write(&path, &[row()]).expect("written");
-        let text = std::fs::read_to_string(&path).expect("read");
-        let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let value: serde_json::Value = serde_json::from_str(&read(&path)).expect("JSON");
         assert_eq!(
             value,
             serde_json::json!([{
@@ -105,20 +223,92 @@ mod tests {
         let path = folder.path().join("out.json");
         std::fs::write(&path, "old").expect("written");
         write(&path, &[]).expect("written");
-        assert_eq!(std::fs::read_to_string(&path).expect("read"), "[]\n");
+        assert_eq!(read(&path), "[]\n");
         assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 1);
     }
 
     #[test]
-    fn a_failure_leaves_nothing_behind() {
+    fn a_failure_leaves_nothing_behind_and_names_no_temporary_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let taken = folder.path().join("a-folder");
-        std::fs::create_dir(&taken).expect("made");
-        assert!(write(&taken, &[row()]).is_err());
-        assert!(check(&taken).is_err());
-        assert!(check(&folder.path().join("no/such/folder.json")).is_err());
-        assert!(check(&folder.path().join("new.json")).is_ok());
-        assert!(write(&folder.path().join("no/such/folder.json"), &[row()]).is_err());
-        assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 1);
+        fs::create_dir(&taken).expect("made");
+        for path in [
+            taken,
+            folder.path().join("no/such/folder.json"),
+            folder.path().join("no-name/"),
+            folder.path().join("no/.."),
+            PathBuf::new(),
+            PathBuf::from("/proc/out.json"),
+        ] {
+            let error = Output::prepare(&path, &[]).expect_err("refused");
+            let text = error.to_string();
+            assert!(!text.contains(".memmgr-"), "{}: {text}", path.display());
+        }
+        assert_eq!(fs::read_dir(folder.path()).expect("list").count(), 1);
+    }
+
+    #[test]
+    fn a_link_stays_and_the_file_behind_it_is_written() {
+        use std::os::unix::fs::symlink;
+
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("below")).expect("made");
+        fs::write(at("below/old.json"), "old").expect("written");
+        symlink("below/old.json", at("first")).expect("linked");
+        symlink("first", at("second")).expect("linked");
+        symlink("below/new.json", at("dangling")).expect("linked");
+        symlink("round", at("round")).expect("linked");
+        for (link, target) in [("second", "below/old.json"), ("dangling", "below/new.json")] {
+            write(&at(link), &[]).expect("written");
+            assert_eq!(read(&at(target)), "[]\n");
+            assert!(at(link).is_symlink());
+        }
+        assert!(write(&at("round"), &[]).is_err());
+        assert!(at("round").is_symlink());
+        assert_eq!(fs::read_dir(folder.path()).expect("list").count(), 5);
+        assert_eq!(fs::read_dir(at("below")).expect("list").count(), 2);
+    }
+
+    #[test]
+    fn the_new_file_has_the_permissions_of_the_old_one() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("out.json");
+        fs::write(&path, "old").expect("written");
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).expect("set");
+        write(&path, &[]).expect("written");
+        let mode = fs::metadata(&path).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o640);
+    }
+
+    #[test]
+    fn a_write_protected_file_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("out.json");
+        fs::write(&path, "old").expect("written");
+        fs::set_permissions(&path, Permissions::from_mode(0o444)).expect("set");
+        assert!(write(&path, &[]).is_err());
+        assert_eq!(read(&path), "old");
+    }
+
+    #[test]
+    fn an_input_is_refused_under_any_of_its_names() {
+        use std::os::unix::fs::symlink;
+
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("trace.csv");
+        fs::write(&path, "trace").expect("written");
+        let link = folder.path().join("link.csv");
+        symlink("trace.csv", &link).expect("linked");
+        let roundabout = folder.path().join(".").join("trace.csv");
+        for name in [&path, &link, &roundabout] {
+            let error = Output::prepare(name, std::slice::from_ref(&path)).expect_err("refused");
+            assert!(error.to_string().contains("it is the trace"), "{error}");
+            assert!(Output::prepare(&path, std::slice::from_ref(name)).is_err());
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! `memmgr`: shows devices, demonstrates the memory manager, and replays allocation traces.
 //!
-//! The first line on standard output names the backend. Failures are one line on standard error that
+//! The first line that it prints names the backend. Failures are one line on standard error that
 //! begins with `memmgr:`, with exit code 1; a command line that is not understood gives exit code 2.
 
 mod cuda;
@@ -25,7 +25,12 @@ use options::{Command, Options};
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    match run(&options, &mut io::stdout().lock()) {
+    let result = if json_on_stdout(&options.command) {
+        run(&options, &mut io::stderr())
+    } else {
+        run(&options, &mut io::stdout().lock())
+    };
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
@@ -36,11 +41,17 @@ fn main() -> ExitCode {
     }
 }
 
+/// Whether standard output is for JSON alone; everything else goes to standard error then.
+fn json_on_stdout(command: &Command) -> bool {
+    matches!(command, Command::Replay(replay) if replay.json.as_deref().is_some_and(json::is_stdout))
+}
+
 fn run(options: &Options, out: &mut impl Write) -> error::Result<()> {
-    writeln!(out, "{}", device::backend_line())?;
+    let machine = device::Machine::read();
+    writeln!(out, "{}", machine.backend_line())?;
     match &options.command {
-        Command::Info => info::run(out),
-        Command::Demo(options) => demo::run(options, out),
-        Command::Replay(options) => replay::run(options, out),
+        Command::Info => info::run(machine, out),
+        Command::Demo(options) => demo::run(options, machine, out),
+        Command::Replay(options) => replay::run(options, machine, out),
     }
 }

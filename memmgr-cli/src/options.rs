@@ -8,7 +8,8 @@ use memmgr::DeviceAllocatorMode;
 /// Shows CUDA devices, demonstrates the memory manager, and replays allocation traces.
 ///
 /// The first line of the output says whether a GPU does the work or the simulated CUDA runtime (a build
-/// with `--features sim`); times of a simulated device are modelled and say nothing about a GPU.
+/// with `--features sim`). There the times inside CUDA are modelled, or with CUDART_SIM_TIME=off those of
+/// this machine, and say nothing about a GPU.
 #[derive(Debug, Parser)]
 #[command(name = "memmgr", version, after_help = EXAMPLES)]
 pub struct Options {
@@ -40,16 +41,21 @@ pub enum Command {
 #[command(after_help = "Example:\n  memmgr demo --frames 200 --streams 8 --seed 7")]
 pub struct DemoOptions {
     /// How many frames to process
-    #[arg(long, value_name = "N", default_value_t = 48)]
+    #[arg(long, value_name = "N", default_value_t = 48, value_parser = frames, allow_negative_numbers = true)]
     pub frames: usize,
     /// On how many streams, each with one frame in flight (1 to 64)
-    #[arg(long, value_name = "K", default_value_t = 4)]
+    #[arg(long, value_name = "K", default_value_t = 4, value_parser = streams, allow_negative_numbers = true)]
     pub streams: usize,
     /// Decides sizes and contents: the same seed gives the same frames
-    #[arg(long, value_name = "S", default_value_t = 1)]
+    #[arg(long, value_name = "S", default_value_t = 1, value_parser = seed, allow_negative_numbers = true)]
     pub seed: u64,
     /// The device to use, as `memmgr info` numbers them
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
     pub device: i32,
 }
 
@@ -60,7 +66,8 @@ pub struct DemoOptions {
 /// each mode; the first pass begins with an empty manager. Rows that free a pointer which the log did
 /// not allocate, recorded failures and requests of zero bytes are left out with a warning.
 ///
-/// A simulated device gets as much memory as the largest trace needs, unless CUDART_SIM_MEMORY is set.
+/// A simulated device gets several times the memory that the largest trace needs, unless
+/// CUDART_SIM_MEMORY is set. Requests that a device cannot meet are counted and reported.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   memmgr replay tests/data/traces/*.csv.gz
@@ -72,12 +79,42 @@ pub struct ReplayOptions {
     /// The allocator mode
     #[arg(long, value_enum, default_value_t = ModeChoice::All)]
     pub mode: ModeChoice,
-    /// Also write the results to this file: an array with one row per trace and mode
+    /// Also write the results to this file, as JSON: an array with one row per trace and mode
+    ///
+    /// A file is replaced as a whole; a link is followed; devices and pipes are written to. `-` is standard
+    /// output: everything else goes to standard error then. It must not be one of the traces.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// The device to use, as `memmgr info` numbers them
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
     pub device: i32,
+}
+
+/// More streams than this would only hold memory.
+const MOST_STREAMS: usize = 64;
+
+fn frames(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|count| *count > 0)
+        .ok_or_else(|| "it must be a whole number, at least 1".to_owned())
+}
+
+fn streams(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|count| (1..=MOST_STREAMS).contains(count))
+        .ok_or_else(|| format!("it must be a whole number from 1 to {MOST_STREAMS}"))
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("it must be a whole number from 0 to {}", u64::MAX))
 }
 
 /// One allocator mode, or all of them.

@@ -15,16 +15,29 @@ use indicatif::ProgressBar;
 use memmgr::{Config, DeviceAllocatorMode, Error, MemoryManager, Stream};
 
 use crate::cuda;
-use crate::device;
+use crate::device::{self, Machine};
 use crate::error::{Failure, Result};
-use crate::json;
+use crate::json::{self, Output};
 use crate::options::ReplayOptions;
 use crate::progress;
-use crate::table::{Table, counted, mib};
+use crate::table::{Table, counted, mib, people, wrapped};
 use crate::trace::{Event, Trace};
 
 /// Events between two looks at the clock and two moves of the progress bar.
 const BATCH: usize = 4096;
+
+/// What the columns hold, below the last table.
+const LEGEND: &str = "\
+ns/op      time of one call; the 1st pass begins with an empty manager
+peak live  the most bytes live at one time, as the trace requests them
+reserved   the most bytes held from the device at one time
+waits      requests that waited for another stream's work; only pool tells
+failures   requests of both passes that the device could not meet
+";
+
+/// Below a table with failures.
+const FAILED: &str =
+    "* not comparable: some requests failed, so less was held than the trace needs";
 
 /// What a trace is replayed on.
 trait Allocator {
@@ -136,15 +149,26 @@ fn name_of(path: &Path) -> String {
     name.strip_suffix(".csv").unwrap_or(name).to_owned()
 }
 
+/// A name for each file; those that would have the same go by their paths.
+fn names(paths: &[PathBuf]) -> Vec<String> {
+    let short: Vec<String> = paths.iter().map(|path| name_of(path)).collect();
+    let unique = |name: &String| short.iter().filter(|other| *other == name).count() == 1;
+    let named = short.iter().zip(paths).map(|(name, path)| {
+        if unique(name) {
+            name.clone()
+        } else {
+            path.display().to_string()
+        }
+    });
+    named.collect()
+}
+
 fn load(paths: &[PathBuf]) -> Result<Vec<Named>> {
-    let read = |path: &PathBuf| match Trace::open(path) {
-        Ok(trace) => Ok(Named {
-            name: name_of(path),
-            trace,
-        }),
+    let read = |(path, name): (&PathBuf, String)| match Trace::open(path) {
+        Ok(trace) => Ok(Named { name, trace }),
         Err(error) => Err(Failure::message(format!("{}: {error}", path.display()))),
     };
-    paths.iter().map(read).collect()
+    paths.iter().zip(names(paths)).map(read).collect()
 }
 
 fn cannot_write(path: &Path, error: &io::Error) -> Failure {
@@ -152,13 +176,17 @@ fn cannot_write(path: &Path, error: &io::Error) -> Failure {
 }
 
 /// Replays all traces in all modes that were asked for.
-pub fn run(options: &ReplayOptions, out: &mut impl Write) -> Result<()> {
-    if let Some(path) = &options.json {
-        json::check(path).map_err(|error| cannot_write(path, &error))?;
-    }
+pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> Result<()> {
+    let json = match &options.json {
+        None => None,
+        Some(path) => {
+            let output = Output::prepare(path, &options.traces);
+            Some((path, output.map_err(|error| cannot_write(path, &error))?))
+        }
+    };
     let traces = load(&options.traces)?;
     let peak = traces.iter().map(|t| t.trace.peak_live).max().unwrap_or(0);
-    if let Some(note) = device::prepare_simulator(Some(peak))? {
+    if let Some(note) = machine.prepare(Some(peak))? {
         writeln!(out, "{note}")?;
     }
     device::select(options.device)?;
@@ -188,11 +216,37 @@ pub fn run(options: &ReplayOptions, out: &mut impl Write) -> Result<()> {
                 Failure::message(format!("{name} in mode {granted}: {failure}"))
             })?);
         }
-        bar.suspend(|| print(named, &rows[first..], &notes, out))?;
+        bar.suspend(|| {
+            print(named, &rows[first..], &notes, out)?;
+            out.flush()?;
+            warn_of_failures(&rows[first..], options.device)
+        })?;
     }
     bar.finish_and_clear();
-    if let Some(path) = &options.json {
-        json::write(path, &rows).map_err(|error| cannot_write(path, &error))?;
+    write!(out, "\n{LEGEND}")?;
+    if let Some((path, output)) = json {
+        output.write(&rows).map_err(|error| match error.kind() {
+            // As for all that goes to standard output, a reader who has seen enough is no failure.
+            io::ErrorKind::BrokenPipe => Failure::Output(error),
+            _ => cannot_write(path, &error),
+        })?;
+    }
+    Ok(())
+}
+
+/// Says on standard error which rows are no measure of their mode, and how much memory there was.
+fn warn_of_failures(rows: &[json::Row], ordinal: i32) -> Result<()> {
+    for row in rows.iter().filter(|row| row.failures > 0) {
+        let (_, total) = cuda::device_memory()?;
+        let text = format!(
+            "warning: {}, {}: {} failed; device {ordinal} has {}",
+            row.trace,
+            row.mode,
+            counted(row.failures as usize, "request"),
+            people(total)
+        );
+        // Where standard error is closed nobody can be told.
+        let _ = writeln!(io::stderr(), "{}", wrapped(&text));
     }
     Ok(())
 }
@@ -250,10 +304,11 @@ fn print(named: &Named, rows: &[json::Row], notes: &[String], out: &mut impl Wri
     )?;
     if trace.skipped.total() > 0 {
         let count = counted(trace.skipped.total(), "row");
-        writeln!(out, "warning: {count} left out: {}", trace.skipped)?;
+        let text = format!("warning: {count} left out: {}", trace.skipped);
+        writeln!(out, "{}", wrapped(&text))?;
     }
     for note in notes {
-        writeln!(out, "{note}")?;
+        writeln!(out, "{}", wrapped(note))?;
     }
     let mut table = Table::new(&[
         "mode",
@@ -267,6 +322,8 @@ fn print(named: &Named, rows: &[json::Row], notes: &[String], out: &mut impl Wri
         "failures",
     ]);
     for row in rows {
+        // Without the failed requests less was held than the trace needs.
+        let mark = if row.failures > 0 { "*" } else { "" };
         let ratio = row.peak_reserved_bytes as f64 / row.peak_live_bytes as f64;
         table.row(vec![
             row.mode.clone(),
@@ -275,12 +332,15 @@ fn print(named: &Named, rows: &[json::Row], notes: &[String], out: &mut impl Wri
             format!("{:.1}", row.ns_per_op[1]),
             mib(row.peak_live_bytes),
             mib(row.peak_reserved_bytes),
-            format!("{ratio:.3}"),
+            format!("{ratio:.3}{mark}"),
             row.waits.to_string(),
             row.failures.to_string(),
         ]);
     }
     write!(out, "{table}")?;
+    if rows.iter().any(|row| row.failures > 0) {
+        writeln!(out, "{FAILED}")?;
+    }
     Ok(())
 }
 
@@ -343,6 +403,12 @@ mod tests {
         let result = pass(&mut fake, &trace(), |_| ()).expect("no error");
         assert_eq!((result.failures, fake.next), (1, 3));
         assert!(fake.live.is_empty());
+    }
+
+    #[test]
+    fn traces_with_one_file_name_go_by_their_paths() {
+        let paths = ["a/x.csv", "b/x.csv.gz", "b/y.csv"].map(PathBuf::from);
+        assert_eq!(names(&paths), ["a/x.csv", "b/x.csv.gz", "y"]);
     }
 
     #[test]

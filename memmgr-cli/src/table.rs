@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// Columns of a terminal.
+const WIDTH: usize = 80;
+
 /// A table with right-aligned columns after a left-aligned first one. A heading may have two lines.
 pub struct Table {
     headings: Vec<[String; 2]>,
@@ -43,7 +46,7 @@ impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let widths: Vec<usize> = (0..self.headings.len()).map(|c| self.width(c)).collect();
         // Two spaces between columns where the line still fits a terminal, else one.
-        let wide = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1) <= 80;
+        let wide = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1) <= WIDTH;
         let gap = if wide { "  " } else { " " };
         let mut line = |cells: &mut dyn Iterator<Item = &str>| {
             let mut text = String::new();
@@ -75,6 +78,35 @@ impl fmt::Display for Table {
 /// Bytes as MiB with one decimal, without the unit.
 pub fn mib(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / f64::from(1 << 20))
+}
+
+/// Bytes with the unit that suits them: `16.0 MiB`, `1.9 GiB`.
+pub fn people(bytes: u64) -> String {
+    match bytes {
+        0..1024 => counted(bytes as usize, "byte"),
+        1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{} MiB", mib(bytes)),
+        _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
+/// The text in lines that fit a terminal; all but the first are indented. A longer word stays whole.
+pub fn wrapped(text: &str) -> String {
+    let mut lines = String::new();
+    let mut width = 0;
+    for word in text.split_whitespace() {
+        let len = word.chars().count();
+        if width > 0 && width + 1 + len > WIDTH {
+            lines.push_str("\n  ");
+            width = 2;
+        } else if width > 0 {
+            lines.push(' ');
+            width += 1;
+        }
+        lines.push_str(word);
+        width += len;
+    }
+    lines
 }
 
 /// A share as a percentage; a dash where there is nothing to share.
@@ -124,10 +156,30 @@ mod tests {
     }
 
     #[test]
+    fn long_lines_are_broken_at_spaces() {
+        assert_eq!(wrapped("short line"), "short line");
+        assert_eq!(wrapped(""), "");
+        let text = "word ".repeat(40);
+        let broken = wrapped(&text);
+        assert!(broken.lines().all(|line| line.len() <= 80), "{broken}");
+        assert!(
+            broken.lines().skip(1).all(|line| line.starts_with("  w")),
+            "{broken}"
+        );
+        assert_eq!(broken.split_whitespace().count(), 40);
+        let long = "x".repeat(90);
+        assert_eq!(wrapped(&format!("a {long}")), format!("a\n  {long}"));
+    }
+
+    #[test]
     fn numbers_are_written_for_people() {
         assert_eq!(mib(0), "0.0");
         assert_eq!(mib(1_572_864), "1.5");
         assert_eq!(mib(u64::MAX), "17592186044416.0");
+        assert_eq!(people(1), "1 byte");
+        assert_eq!(people(1536), "1.5 KiB");
+        assert_eq!(people(16 << 20), "16.0 MiB");
+        assert_eq!(people(24 << 30), "24.0 GiB");
         assert_eq!(percent(1, 3), "33.3%");
         assert_eq!(percent(0, 0), "–");
         assert_eq!(counted(1, "stream"), "1 stream");

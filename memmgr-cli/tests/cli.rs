@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
-const BACKEND: &str = "backend: simulated (no GPU is used; all times are modelled)";
+const BACKEND: &str = "backend: simulated (no GPU; times are this machine's)";
 
 fn memmgr() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memmgr"));
@@ -35,6 +35,26 @@ fn success(command: &mut Command) -> String {
     assert!(output.status.success(), "{errors}");
     assert_eq!(errors, "", "nothing on standard error");
     String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Standard output and standard error of a run that must succeed with something to say on the latter.
+#[track_caller]
+fn success_with_errors(command: &mut Command) -> (String, String) {
+    let output = run(command);
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    let (out, errors) = (text(output.stdout), text(output.stderr));
+    assert!(output.status.success(), "{errors}");
+    assert_ne!(errors, "", "something on standard error");
+    (out, errors)
+}
+
+/// What a run that must fail with exit code 2 says on standard error.
+#[track_caller]
+fn misuse(command: &mut Command) -> String {
+    let output = run(command);
+    let errors = String::from_utf8(output.stderr).expect("UTF-8");
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    errors
 }
 
 /// The one line on standard error of a run that must fail with exit code 1.
@@ -70,6 +90,10 @@ fn file(name: &str, contents: impl AsRef<[u8]>) -> File {
     let path = folder.path().join(name);
     std::fs::write(&path, contents).expect("written");
     File { folder, path }
+}
+
+fn json(bytes: &[u8]) -> Value {
+    serde_json::from_slice(bytes).expect("JSON")
 }
 
 fn gzip(text: &str) -> Vec<u8> {
@@ -168,10 +192,10 @@ fn a_trace_is_replayed_in_all_modes_and_written_as_json() {
     );
     assert_eq!(text.lines().next(), Some(BACKEND));
     assert!(
-        text.contains(
-            "simulated device: 15.0 GiB, sized from the largest trace, which needs 1.9 GiB"
-        )
+        text.contains("simulated device: 15.0 GiB; the largest trace needs 1.9 GiB\n"),
+        "{text}"
     );
+    assert!(text.contains("\npeak live  the most bytes"), "{text}");
     assert!(
         text.contains("image_pipeline: 8406 events, 4 streams"),
         "{text}"
@@ -247,29 +271,42 @@ fn what_a_log_holds_beside_its_calls_is_left_out_with_a_warning() {
         ),
     );
     let text = success(memmgr().args(["replay", "--mode", "pool"]).arg(&trace.path));
-    let warning = "warning: 3 rows left out: 1 freeing a pointer that the log did not allocate, \
-                   1 that failed when the trace was recorded, 1 of zero bytes";
+    let warning = "warning: 3 rows left out: 1 freeing a pointer that the log did not allocate, 1\n  \
+                   that failed when the trace was recorded, 1 of zero bytes\n";
     assert!(text.contains(warning), "{text}");
+    fits_a_terminal(&text);
 }
 
 #[test]
-fn requests_that_a_small_device_cannot_meet_are_counted() {
-    let text = success(
+fn requests_that_a_small_device_cannot_meet_are_counted_and_reported() {
+    let out = file("out.json", "");
+    let (text, errors) = success_with_errors(
         memmgr()
             .args(["replay", "--mode", "pool"])
             .arg(traces().join("image_pipeline.csv.gz"))
+            .arg("--json")
+            .arg(&out.path)
             .env("CUDART_SIM_MEMORY", "1G"),
     );
     assert!(
         text.contains("simulated device: 1.0 GiB, as CUDART_SIM_MEMORY says"),
         "{text}"
     );
+    let failures = json(&std::fs::read(&out.path).expect("read"))[0]["failures"].to_string();
+    assert_ne!(failures, "0");
     let row = text.lines().find(|line| line.starts_with("pool"));
-    let failures = row.and_then(|row| row.split_whitespace().last());
-    assert!(
-        failures.is_some_and(|n| n.parse::<u64>().expect("a number") > 0),
-        "{text}"
+    let cells: Vec<_> = row.expect("a row").split_whitespace().collect();
+    assert_eq!(cells[8], failures);
+    assert!(cells[6].ends_with('*'), "the ratio is marked: {cells:?}");
+    assert!(text.contains("\n* not comparable: "), "{text}");
+    assert_eq!(
+        errors,
+        format!(
+            "warning: image_pipeline, pool: {failures} requests failed; device 0 has 1.0 GiB\n"
+        )
     );
+    fits_a_terminal(&text);
+    fits_a_terminal(&errors);
 }
 
 #[test]
@@ -282,13 +319,175 @@ fn a_size_that_no_device_has_is_a_failure_of_that_request_only() {
              0,0,allocate,0x2,64,0x0\n0,0,free,0x2,64,0x0\n"
         ),
     );
-    let text = success(memmgr().arg("replay").arg(&trace.path));
+    let (text, errors) = success_with_errors(memmgr().arg("replay").arg(&trace.path));
     for mode in ["pool", "async", "cuda-pool"] {
         let row = text
             .lines()
             .find(|line| line.starts_with(mode))
             .expect(mode);
         assert!(row.ends_with(" 2"), "one failure in each pass: {row}");
+        let warning = format!("warning: huge, {mode}: 2 requests failed; device 0 has 1024.0 GiB");
+        assert!(errors.contains(&warning), "{errors}");
+    }
+}
+
+#[test]
+fn traces_with_one_file_name_are_told_apart() {
+    let one = file("same.csv", format!("{HEADER}\n0,0,allocate,0x1,100,0x0\n"));
+    let other = file("same.csv", format!("{HEADER}\n0,0,allocate,0x1,200,0x0\n"));
+    let output = run(memmgr()
+        .args(["replay", "--mode", "pool", "--json", "-"])
+        .args([&one.path, &other.path]));
+    let rows = json(&output.stdout);
+    let errors = String::from_utf8(output.stderr).expect("UTF-8");
+    for (row, path) in rows.as_array().expect("rows").iter().zip([&one, &other]) {
+        let path = path.path.to_str().expect("UTF-8");
+        assert_eq!(row["trace"], path);
+        assert!(errors.contains(&format!("\n{path}: 1 event")), "{errors}");
+    }
+}
+
+#[test]
+fn json_on_standard_output_is_alone_there() {
+    let trace = file("small.csv", format!("{HEADER}\n0,0,allocate,0x1,100,0x0\n"));
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["-", "/dev/stdout"] {
+        let (text, errors) = success_with_errors(
+            memmgr()
+                .args(["replay", "--json", name])
+                .arg(&trace.path)
+                .current_dir(folder.path()),
+        );
+        assert_eq!(json(text.as_bytes()).as_array().map(Vec::len), Some(3));
+        assert_eq!(errors.lines().next(), Some(BACKEND));
+        assert!(errors.contains("small: 1 event, 1 stream"), "{errors}");
+    }
+    // Standard output may be a file, which is not replaced under it.
+    let both = folder.path().join("both.json");
+    let output = std::fs::File::create(&both).expect("made");
+    let status = memmgr()
+        .args(["replay", "--json", "both.json"])
+        .arg(&trace.path)
+        .current_dir(folder.path())
+        .stdout(output)
+        .stderr(Stdio::null())
+        .status();
+    assert!(status.expect("it ran").success());
+    let rows = json(&std::fs::read(&both).expect("read"));
+    assert_eq!(rows.as_array().map(Vec::len), Some(3));
+    assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 1);
+}
+
+#[test]
+fn json_never_replaces_a_trace_a_device_a_pipe_or_a_link() {
+    use std::os::unix::fs::FileTypeExt;
+
+    let contents = format!("{HEADER}\n0,0,allocate,0x1,100,0x0\n");
+    let trace = file("small.csv", &contents);
+    let replay = |out: &Path| {
+        let mut command = memmgr();
+        command
+            .arg("replay")
+            .arg(&trace.path)
+            .arg("--json")
+            .arg(out);
+        command
+    };
+    let at = |name: &str| trace.folder.path().join(name);
+
+    std::os::unix::fs::symlink("small.csv", at("link")).expect("linked");
+    for name in ["small.csv", "./small.csv", "link"] {
+        let message = failure(&mut replay(&at(name)));
+        assert!(message.contains("which would be lost"), "{message}");
+        assert_eq!(
+            std::fs::read_to_string(&trace.path).expect("read"),
+            contents
+        );
+    }
+
+    success(&mut replay(Path::new("/dev/null")));
+    let message = failure(&mut replay(Path::new("/dev/full")));
+    assert!(
+        message.starts_with("memmgr: cannot write /dev/full: No space left"),
+        "{message}"
+    );
+    for device in ["/dev/null", "/dev/full"] {
+        let kind = std::fs::metadata(device).expect(device).file_type();
+        assert!(kind.is_char_device(), "{device}");
+    }
+
+    let pipe = at("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo").success());
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::read(pipe).expect("read")
+    });
+    success(&mut replay(&pipe));
+    let rows = json(&reader.join().expect("it ends"));
+    assert_eq!(rows.as_array().map(Vec::len), Some(3));
+    let kind = std::fs::metadata(&pipe).expect("there").file_type();
+    assert!(kind.is_fifo());
+
+    std::os::unix::fs::symlink("target.json", at("to-target")).expect("linked");
+    success(&mut replay(&at("to-target")));
+    assert!(at("to-target").is_symlink());
+    assert!(at("target.json").is_file());
+
+    let message = failure(&mut replay(Path::new("/proc/out.json")));
+    assert!(
+        message.starts_with("memmgr: cannot write /proc/out.json: ")
+            && !message.contains(".memmgr-"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_variable_that_cannot_be_read_counts_as_unset() {
+    let trace = file("small.csv", format!("{HEADER}\n0,0,allocate,0x1,100,0x0\n"));
+    let (text, errors) = success_with_errors(
+        memmgr()
+            .args(["replay", "--mode", "pool"])
+            .arg(&trace.path)
+            .env("CUDART_SIM_MEMORY", "99999999999G"),
+    );
+    assert!(
+        text.contains("\nsimulated device: 1.0 GiB; the largest trace needs 100 bytes\n"),
+        "{text}"
+    );
+    assert_eq!(
+        errors,
+        "cudart-sim: CUDART_SIM_MEMORY=99999999999G is ignored: \
+         it must be a size above 0, in bytes or as 24G, 512M, 64K\n"
+    );
+    let modelled = "backend: simulated (no GPU; CUDA's times are modelled)";
+    let text = success(memmgr().arg("info").env_remove("CUDART_SIM_TIME"));
+    assert_eq!(text.lines().next(), Some(modelled));
+    let (text, errors) = success_with_errors(memmgr().arg("info").env("CUDART_SIM_TIME", "fast"));
+    assert_eq!(text.lines().next(), Some(modelled));
+    assert_eq!(
+        errors,
+        "cudart-sim: CUDART_SIM_TIME=fast is ignored: it must be model or off\n"
+    );
+}
+
+#[test]
+fn a_demo_that_runs_out_of_memory_says_how_much_was_wanted_and_what_helps() {
+    for (streams, fix) in [
+        (
+            "4",
+            "fewer --streams than 4, or a larger device (CUDART_SIM_MEMORY), would help",
+        ),
+        ("1", "a larger device (CUDART_SIM_MEMORY) would help"),
+    ] {
+        let message = failure(
+            memmgr()
+                .args(["demo", "--streams", streams])
+                .env("CUDART_SIM_MEMORY", "16M"),
+        );
+        for part in ["on device 0 with 16.0 MiB: ", " MiB were asked for", fix] {
+            assert!(message.contains(part), "{message}");
+        }
     }
 }
 
@@ -390,22 +589,29 @@ fn a_file_that_cannot_be_read_or_written_is_named() {
 fn options_that_make_no_sense_are_refused() {
     let trace = traces().join("image_pipeline.csv.gz");
     let trace = trace.to_str().expect("UTF-8");
+    for (option, value, reason) in [
+        ("--frames", "0", "it must be a whole number, at least 1"),
+        ("--frames", "-1", "it must be a whole number, at least 1"),
+        ("--frames", "x", "it must be a whole number, at least 1"),
+        ("--streams", "0", "it must be a whole number from 1 to 64"),
+        ("--streams", "65", "it must be a whole number from 1 to 64"),
+        ("--streams", "-4", "it must be a whole number from 1 to 64"),
+        ("--seed", "-1", "it must be a whole number from 0 to "),
+        ("--device", "one", ""),
+    ] {
+        let message = misuse(memmgr().args(["demo", option, value]));
+        assert!(
+            message.contains(reason) && message.contains(&format!("'{value}' for '{option} <")),
+            "{message}"
+        );
+    }
     for (arguments, reason) in [
-        (vec!["demo", "--frames", "0"], "--frames must be at least 1"),
-        (
-            vec!["demo", "--streams", "0"],
-            "--streams must be between 1 and 64",
-        ),
-        (
-            vec!["demo", "--streams", "65"],
-            "--streams must be between 1 and 64",
-        ),
         (
             vec!["demo", "--device", "3"],
             "there is no device 3: the only one is 0",
         ),
         (
-            vec!["replay", trace, "--device=-1"],
+            vec!["replay", trace, "--device", "-1"],
             "there is no device -1: the only one is 0",
         ),
     ] {

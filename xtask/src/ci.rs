@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Run every check: format, lints, documentation, tests, bindings, real headers, packages
+/// Run every check: links, format, lints, documentation, tests, bindings, real headers, packages
 ///
 /// Goes on after a step that fails and ends with a table.
 #[derive(clap::Args)]
@@ -36,11 +36,16 @@ struct Step {
     run: fn() -> Result,
 }
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     Step {
         name: "links",
         about: "the links in the tree are links",
         run: links,
+    },
+    Step {
+        name: "doc-links",
+        about: "links in the documents lead to files",
+        run: crate::links::check,
     },
     Step {
         name: "format",

@@ -1,7 +1,7 @@
 //! `cargo xtask demo`: the demonstration on the simulated runtime.
 
 use crate::{
-    shell::{self, Result, cargo, say},
+    shell::{self, Result, announce, cargo},
     toolchain,
 };
 
@@ -19,10 +19,7 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result {
     let found = toolchain::check_compilers()?;
-    say(format!(
-        "demo: {found}; simulated CUDA runtime, no GPU needed"
-    ));
-    say("demo: building (a minute the first time)");
+    announce("demo", &found);
     let words = [
         "run",
         "--quiet",

@@ -10,6 +10,7 @@ mod discover;
 mod headers;
 #[allow(dead_code)]
 mod libclang;
+mod links;
 mod shell;
 mod test;
 mod toolchain;

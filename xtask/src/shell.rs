@@ -12,6 +12,9 @@ use std::{
 /// What every command returns: the error is a message for the user, with the fix in it.
 pub type Result<T = ()> = std::result::Result<T, String>;
 
+/// What the tests and the demonstration run on.
+pub const BACKEND: &str = "simulated CUDA runtime";
+
 /// The folder of the workspace, whatever the caller's own folder is.
 pub fn root() -> PathBuf {
     let own = env::var_os("CARGO_MANIFEST_DIR")
@@ -30,6 +33,14 @@ pub fn shown(path: &Path) -> String {
 /// One line about what is done.
 pub fn say(line: impl Display) {
     eprintln!("{line}");
+}
+
+/// What a command that works on the simulated runtime says first.
+pub fn announce(command: &str, compilers: &str) {
+    say(format!("{command}: backend: {BACKEND}; {compilers}"));
+    say(format!(
+        "{command}: building: this takes a few minutes the first time"
+    ));
 }
 
 /// Cargo, in the workspace's folder, by the toolchain that runs this.

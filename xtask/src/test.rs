@@ -1,7 +1,7 @@
 //! `cargo xtask test`: the tests on the simulated runtime, with a summary.
 
 use crate::{
-    shell::{Result, cargo, run_lines, say},
+    shell::{self, BACKEND, Result, announce, cargo, run_lines, say},
     toolchain,
 };
 use std::{process::Command, time::Instant};
@@ -30,11 +30,37 @@ struct Counts {
     ignored: usize,
     /// The reports of tests that failed, by name.
     failures: Vec<String>,
+    /// What tests said that found that they cannot run here: name and reason. They count as passed.
+    skipped: Vec<String>,
+    /// Inside what tests that passed had printed.
+    quiet: bool,
 }
 
 impl Counts {
-    /// Reads one line of a test program's output.
-    fn read(&mut self, line: &str) {
+    /// Reads one line of a test program's output; whether the user should see it.
+    ///
+    /// The programs run with `--show-output`, without which nobody would hear of a test that skips itself. All else
+    /// that tests which passed have printed is left out again.
+    fn read(&mut self, line: &str) -> bool {
+        if let Some(skipped) = line.strip_prefix("SKIPPED ") {
+            self.skipped.push(skipped.to_string());
+            return true;
+        }
+        if line == "successes:" {
+            self.quiet = true;
+        } else if ["failures:", "test result: ", "running "]
+            .iter()
+            .any(|start| line.starts_with(start))
+        {
+            self.quiet = false;
+        }
+        if !self.quiet {
+            self.count(line);
+        }
+        !self.quiet
+    }
+
+    fn count(&mut self, line: &str) {
         if let Some(name) = line
             .strip_prefix("test ")
             .and_then(|rest| rest.strip_suffix(" ... FAILED"))
@@ -65,44 +91,31 @@ impl Counts {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result {
     let found = toolchain::check_compilers()?;
-    say(format!(
-        "test: {found}; simulated CUDA runtime, no GPU needed"
-    ));
+    announce("test", &found);
     let start = Instant::now();
     let mut counts = Counts::default();
     let filter = arguments.filter.as_deref();
-    let mut commands: Vec<Command> = Vec::new();
+    // Built apart, so that a build that fails does not look like tests that fail.
+    let selection = if arguments.full { &SLOW[..] } else { &[] };
+    shell::run(command(selection, filter).arg("--no-run"))
+        .map_err(|e| format!("the build failed, so no test ran: {e}"))?;
+    let mut commands = vec![command(selection, filter)];
     if arguments.full {
         // Examples in the documentation that are marked `ignore` do not compile, so they are asked for apart.
-        let mut slow = cargo([
-            "test",
-            "--workspace",
-            SIMULATED_PROGRAM,
-            "--no-fail-fast",
-            "--lib",
-            "--bins",
-            "--tests",
-        ]);
-        slow.args(filter).args(["--", "--include-ignored"]);
-        let mut doc = cargo([
-            "test",
-            "--workspace",
-            SIMULATED_PROGRAM,
-            "--no-fail-fast",
-            "--doc",
-        ]);
-        doc.args(filter);
-        commands.extend([slow, doc]);
-    } else {
-        let mut all = cargo(["test", "--workspace", SIMULATED_PROGRAM, "--no-fail-fast"]);
-        all.args(filter);
-        commands.push(all);
+        commands.push(command(&["--doc"], filter));
+    }
+    for (at, command) in commands.iter_mut().enumerate() {
+        command.args(["--", "--show-output"]);
+        if arguments.full && at == 0 {
+            command.arg("--include-ignored");
+        }
     }
     let mut result = Ok(());
     for command in &mut commands {
         let ran = run_lines(command, |line| {
-            counts.read(line);
-            println!("{line}");
+            if counts.read(line) {
+                println!("{line}");
+            }
         });
         result = result.and(ran);
     }
@@ -110,10 +123,13 @@ pub fn run(arguments: &Arguments) -> Result {
     for name in &counts.failures {
         say(format!("failed: {name}"));
     }
+    for skipped in &counts.skipped {
+        say(format!("skipped: {skipped}"));
+    }
     say(format!(
-        "{}: {} passed, {} failed, {} ignored in {} programs, {:.0} s",
-        "backend: simulated CUDA runtime",
+        "backend: {BACKEND}: {} passed ({} of them skipped themselves), {} failed, {} ignored in {} programs, {:.0} s",
         counts.passed,
+        counts.skipped.len(),
         counts.failed,
         counts.ignored,
         counts.programs,
@@ -126,6 +142,16 @@ pub fn run(arguments: &Arguments) -> Result {
         ));
     }
     result
+}
+
+/// With the slow tests: all but the examples in the documentation.
+const SLOW: [&str; 3] = ["--lib", "--bins", "--tests"];
+
+/// `cargo test` of the workspace, of these targets, and of tests whose name contains the filter.
+fn command(selection: &[&str], filter: Option<&str>) -> Command {
+    let mut command = cargo(["test", "--workspace", SIMULATED_PROGRAM, "--no-fail-fast"]);
+    command.args(selection).args(filter);
+    command
 }
 
 #[cfg(test)]
@@ -148,5 +174,37 @@ mod tests {
             (2, 7, 1, 2)
         );
         assert_eq!(counts.failures, ["a::b"]);
+    }
+
+    #[test]
+    fn a_test_that_skips_itself_is_heard_of_and_other_output_of_passed_tests_is_not() {
+        let mut counts = Counts::default();
+        let output = "\
+running 2 tests
+test a ... ok
+test b ... FAILED
+
+successes:
+
+---- a stdout ----
+SKIPPED two_devices: there is one device
+test c ... FAILED
+something else
+
+successes:
+    a
+
+failures:
+
+---- b stdout ----
+why
+
+test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s";
+        let shown: Vec<_> = output.lines().filter(|line| counts.read(line)).collect();
+        assert_eq!(counts.skipped, ["two_devices: there is one device"]);
+        assert_eq!(counts.failures, ["b"]);
+        assert_eq!((counts.passed, counts.failed), (1, 1));
+        assert!(shown.contains(&"SKIPPED two_devices: there is one device"));
+        assert!(shown.contains(&"why") && !shown.contains(&"something else"));
     }
 }

@@ -9,13 +9,14 @@ mod plain;
 use std::io::Write;
 
 use indicatif::ProgressBar;
-use memmgr::DeviceAllocatorMode;
+use memmgr::{Backend, DeviceAllocatorMode};
 
-use crate::device;
+use crate::cuda;
+use crate::device::{self, Machine};
 use crate::error::{Failure, Result};
 use crate::options::DemoOptions;
 use crate::progress;
-use crate::table::{Table, counted, mib, percent};
+use crate::table::{Table, counted, mib, people, percent};
 
 use frames::{Frame, Noise};
 use managed::Managed;
@@ -31,9 +32,6 @@ cuda-pool  cudaMallocFromPoolAsync on a pool of the manager; pinned as in pool
 alloc      time inside allocating and freeing, of all frames
 reuse      requests served without new memory from CUDA
 ";
-
-/// More streams than this would only hold memory.
-const MOST_STREAMS: usize = 64;
 
 /// What was measured in one row of the table. Sizes are bytes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,16 +53,8 @@ struct Demo<'a> {
     bar: ProgressBar,
 }
 
-pub fn run(options: &DemoOptions, out: &mut impl Write) -> Result<()> {
-    if options.frames == 0 {
-        return Err(Failure::message("--frames must be at least 1"));
-    }
-    if !(1..=MOST_STREAMS).contains(&options.streams) {
-        return Err(Failure::message(format!(
-            "--streams must be between 1 and {MOST_STREAMS}"
-        )));
-    }
-    device::prepare_simulator(None)?;
+pub fn run(options: &DemoOptions, machine: Machine, out: &mut impl Write) -> Result<()> {
+    machine.prepare(None)?;
     device::select(options.device)?;
     writeln!(
         out,
@@ -109,7 +99,32 @@ impl Demo<'_> {
         self.bar.set_message(name.to_owned());
         let (seed, count) = (self.options.seed, self.options.frames);
         let frames = (0..count).map(|index| Frame::new(seed, index));
-        Pipeline::new(memory, &self.noise).run(frames, self.options.streams, || self.bar.inc(1))
+        Pipeline::new(memory, &self.noise)
+            .run(frames, self.options.streams, || self.bar.inc(1))
+            .map_err(|failure| self.explained(name, failure))
+    }
+
+    /// Where memory ran out: in which mode, how much the device has, and what would help.
+    fn explained(&self, mode: &str, failure: Failure) -> Failure {
+        if !failure.is_out_of_memory() {
+            return failure;
+        }
+        let total = match cuda::device_memory() {
+            Ok((_, total)) => format!(" with {}", people(total)),
+            Err(_) => String::new(),
+        };
+        let larger = match memmgr::backend() {
+            Backend::Gpu => "a larger device",
+            Backend::Simulated => "a larger device (CUDART_SIM_MEMORY)",
+        };
+        let fix = match self.options.streams {
+            1 => format!("{larger} would help, even one stream needs more"),
+            streams => format!("fewer --streams than {streams}, or {larger}, would help"),
+        };
+        Failure::message(format!(
+            "mode {mode} ran out of memory on device {}{total}: {failure}; {fix}",
+            self.options.device
+        ))
     }
 
     fn plain(&self) -> Result<Measured> {

@@ -11,7 +11,7 @@ use cuda_sys as cuda;
 
 use super::frames::Region;
 use super::pipeline::Memory;
-use crate::cuda::check;
+use crate::cuda::{check, check_memory};
 use crate::error::{Failure, Result};
 
 /// A buffer of `cudaHostAlloc` or `cudaMalloc`; who owns it frees it with [`Memory`]'s functions.
@@ -91,7 +91,8 @@ impl Memory for Plain {
         // SAFETY: `address` is a valid place for the pointer.
         let status =
             unsafe { cuda::cudaHostAlloc(&raw mut address, len, cuda::cudaHostAllocPortable) };
-        self.call("cudaHostAlloc", status)?;
+        self.usage.calls += 1;
+        check_memory("cudaHostAlloc", len, status)?;
         self.usage.requests += 1;
         self.usage.pinned += len as u64;
         self.usage.pinned_peak = self.usage.pinned_peak.max(self.usage.pinned);
@@ -102,7 +103,8 @@ impl Memory for Plain {
         let mut address = ptr::null_mut();
         // SAFETY: `address` is a valid place for the pointer.
         let status = unsafe { cuda::cudaMalloc(&raw mut address, len) };
-        self.call("cudaMalloc", status)?;
+        self.usage.calls += 1;
+        check_memory("cudaMalloc", len, status)?;
         self.usage.requests += 1;
         self.usage.device += len as u64;
         self.usage.device_peak = self.usage.device_peak.max(self.usage.device);
