@@ -344,6 +344,7 @@ fn fork_and_drop() {
     // The parent goes on as if nothing had been.
     assert_eq!(mm.stats().in_use(), before);
     let (stream, device, mut host, own, foreign, event) = inherited.take().unwrap();
+    event.synchronize().unwrap();
     assert!(event.is_done().unwrap());
     host.as_mut_slice().unwrap().fill(0);
     let _ = stream.copy_to_host(&device, &mut host).unwrap();

@@ -43,6 +43,9 @@ fn device_blocks_freed_in_random_order_leave_one_idle_span_a_segment() {
     // A double free is told, and changes nothing.
     // SAFETY: the block is free, which is refused.
     assert!(unsafe { mm.free_device(blocks[7].0) }.is_err());
+    for stream in &streams {
+        stream.synchronize().unwrap();
+    }
     drop(streams);
     // One request that only the whole of a segment can serve looks for what has completed.
     let largest = mm.allocate_device(stats.reserved).unwrap();
