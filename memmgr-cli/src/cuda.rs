@@ -34,9 +34,10 @@ pub fn check_memory(call: &str, bytes: usize, status: sys::cudaError_t) -> Resul
     // The error was just reported, so it need not stay the thread's last one.
     // SAFETY: takes nothing and returns a number.
     let _ = unsafe { sys::cudaGetLastError() };
-    result.map_err(|failure| {
-        let wanted = people(bytes as u64);
-        Failure::OutOfMemory(format!("{wanted} were asked for, but {failure}"))
+    let wanted = bytes as u64;
+    result.map_err(|failure| Failure::OutOfMemory {
+        wanted,
+        text: format!("{} were asked for, but {failure}", people(wanted)),
     })
 }
 

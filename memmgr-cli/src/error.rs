@@ -9,9 +9,9 @@ pub enum Failure {
     /// Something that this program found out, ready to be shown.
     #[error("{0}")]
     Message(String),
-    /// CUDA had no memory for a plain call.
-    #[error("{0}")]
-    OutOfMemory(String),
+    /// CUDA had no memory for a plain call that wanted so many bytes.
+    #[error("{text}")]
+    OutOfMemory { wanted: u64, text: String },
     #[error(transparent)]
     Manager(#[from] memmgr::Error),
     /// Standard output could not be written.
@@ -31,12 +31,12 @@ impl Failure {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// Whether memory was missing, of the device or of the host.
-    pub fn is_out_of_memory(&self) -> bool {
+    /// How many bytes were wanted, where memory was missing.
+    pub fn wanted(&self) -> Option<u64> {
         match self {
-            Self::OutOfMemory(_) => true,
-            Self::Manager(error) => error.is_out_of_memory(),
-            _ => false,
+            Self::OutOfMemory { wanted, .. } => Some(*wanted),
+            Self::Manager(memmgr::Error::OutOfMemory(refusal)) => Some(refusal.requested as u64),
+            _ => None,
         }
     }
 

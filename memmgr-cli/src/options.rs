@@ -11,7 +11,7 @@ use memmgr::DeviceAllocatorMode;
 /// with `--features sim`). There the times inside CUDA are modelled, or with CUDART_SIM_TIME=off those of
 /// this machine, and say nothing about a GPU.
 #[derive(Debug, Parser)]
-#[command(name = "memmgr", version, after_help = EXAMPLES)]
+#[command(name = "memmgr", version, after_help = EXAMPLES, max_term_width = 80)]
 pub struct Options {
     #[command(subcommand)]
     pub command: Command,

@@ -473,19 +473,20 @@ fn a_variable_that_cannot_be_read_counts_as_unset() {
 
 #[test]
 fn a_demo_that_runs_out_of_memory_says_how_much_was_wanted_and_what_helps() {
-    for (streams, fix) in [
-        (
-            "4",
-            "fewer --streams than 4, or a larger device (CUDART_SIM_MEMORY), would help",
-        ),
-        ("1", "a larger device (CUDART_SIM_MEMORY) would help"),
+    let larger = "; a larger device (CUDART_SIM_MEMORY) would help";
+    let fewer = "; fewer --streams than 64, or a larger device (CUDART_SIM_MEMORY) would help";
+    for (streams, memory, fix) in [
+        ("4", "16M", larger),
+        ("1", "16M", larger),
+        ("64", "100M", fewer),
     ] {
         let message = failure(
             memmgr()
                 .args(["demo", "--streams", streams])
-                .env("CUDART_SIM_MEMORY", "16M"),
+                .env("CUDART_SIM_MEMORY", memory),
         );
-        for part in ["on device 0 with 16.0 MiB: ", " MiB were asked for", fix] {
+        let has = format!("(device 0 has {}.0 MiB): ", memory.trim_end_matches('M'));
+        for part in [&has, " MiB were asked for", fix] {
             assert!(message.contains(part), "{message}");
         }
     }

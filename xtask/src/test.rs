@@ -127,7 +127,7 @@ pub fn run(arguments: &Arguments) -> Result {
         say(format!("skipped: {skipped}"));
     }
     say(format!(
-        "backend: {BACKEND}: {} passed ({} of them skipped themselves), {} failed, {} ignored in {} programs, {:.0} s",
+        "backend: {BACKEND}: {} passed ({} skipped), {} failed, {} ignored in {} programs, {:.0} s",
         counts.passed,
         counts.skipped.len(),
         counts.failed,

@@ -106,24 +106,24 @@ impl Demo<'_> {
 
     /// Where memory ran out: in which mode, how much the device has, and what would help.
     fn explained(&self, mode: &str, failure: Failure) -> Failure {
-        if !failure.is_out_of_memory() {
+        let Some(wanted) = failure.wanted() else {
             return failure;
-        }
-        let total = match cuda::device_memory() {
-            Ok((_, total)) => format!(" with {}", people(total)),
-            Err(_) => String::new(),
         };
-        let larger = match memmgr::backend() {
+        let (ordinal, streams) = (self.options.device, self.options.streams);
+        let Ok((_, total)) = cuda::device_memory() else {
+            return failure;
+        };
+        let mut fix = String::new();
+        if streams > 1 && wanted <= total {
+            fix = format!("fewer --streams than {streams}, or ");
+        }
+        fix += match memmgr::backend() {
             Backend::Gpu => "a larger device",
             Backend::Simulated => "a larger device (CUDART_SIM_MEMORY)",
         };
-        let fix = match self.options.streams {
-            1 => format!("{larger} would help, even one stream needs more"),
-            streams => format!("fewer --streams than {streams}, or {larger}, would help"),
-        };
         Failure::message(format!(
-            "mode {mode} ran out of memory on device {}{total}: {failure}; {fix}",
-            self.options.device
+            "mode {mode} ran out of memory (device {ordinal} has {}): {failure}; {fix} would help",
+            people(total)
         ))
     }
 
