@@ -85,3 +85,7 @@ pub const VERSION_NOTE: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     ", simulating the CUDA runtime 13.0"
 );
+
+/// Marks every program that contains the simulator, so that it cannot be taken for one that drives a GPU.
+#[unsafe(no_mangle)]
+pub static CUDART_SIM_MARKER: u8 = 1;

@@ -60,7 +60,9 @@ pub unsafe extern "C" fn cudaRuntimeGetVersion(runtimeVersion: *mut c_int) -> cu
     put(runtimeVersion, 13000).map_or_else(|e| e, |()| cudaError_t::cudaSuccess)
 }
 
-#[unsafe(no_mangle)]
+// In the headers these are static inline functions. The bindings call wrappers of them, which go by these names.
+
+#[unsafe(export_name = "make_cudaPitchedPtr__extern")]
 pub unsafe extern "C" fn make_cudaPitchedPtr(
     d: *mut c_void,
     p: usize,
@@ -76,13 +78,13 @@ pub unsafe extern "C" fn make_cudaPitchedPtr(
     }
 }
 
-#[unsafe(no_mangle)]
+#[unsafe(export_name = "make_cudaPos__extern")]
 pub unsafe extern "C" fn make_cudaPos(x: usize, y: usize, z: usize) -> sys::cudaPos {
     counters::count(Call::make_cudaPos);
     sys::cudaPos { x, y, z }
 }
 
-#[unsafe(no_mangle)]
+#[unsafe(export_name = "make_cudaExtent__extern")]
 pub unsafe extern "C" fn make_cudaExtent(w: usize, h: usize, d: usize) -> sys::cudaExtent {
     counters::count(Call::make_cudaExtent);
     sys::cudaExtent {
