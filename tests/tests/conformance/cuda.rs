@@ -245,10 +245,11 @@ pub const LOCATION: sys::CUmemLocation =
     sys::cu_mem_location(sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, 0);
 
 pub fn on_device_0() -> sys::CUmemAllocationProp {
-    let mut prop = sys::CUmemAllocationProp::default();
-    prop.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop.location = LOCATION;
-    prop
+    sys::CUmemAllocationProp {
+        type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        location: LOCATION,
+        ..Default::default()
+    }
 }
 
 pub fn reserve(len: usize) -> (u32, u64) {

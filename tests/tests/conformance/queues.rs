@@ -13,6 +13,9 @@ use std::{
 
 const DEPTH: usize = 1021;
 
+/// A call for another thread to make.
+type Call = Box<dyn Fn() -> u32 + Send>;
+
 /// A stream that is stalled and full, and a thread that waits to put more on it.
 struct Full {
     stream: Stream,
@@ -81,9 +84,10 @@ fn depth() {
 }
 
 fn held_up() {
+    let e = event();
     let full = Full::new();
-    let e = Shared::new((full.stream, event()));
-    let calls: [(&str, Box<dyn Fn() -> u32 + Send>); 5] = [
+    let e = Shared::new((full.stream, e));
+    let calls: [(&str, Call); 5] = [
         (
             "cudaEventRecord on the full stream",
             Box::new(move || cuda!(cudaEventRecord(e.get().1, e.get().0))),

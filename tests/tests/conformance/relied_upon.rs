@@ -51,7 +51,7 @@ fn free_memory() {
     is("some is free", free <= total, true);
     let p = malloc(256 * MIB);
     let taken = free as i64 - memory().0 as i64;
-    let as_much = taken >= 256 << 20 && taken < 300 << 20;
+    let as_much = (256 << 20..300 << 20).contains(&taken);
     is(format!("{taken} less after 256 MiB"), as_much, true);
     ok!(cudaFree(p));
     let lost = free as i64 - memory().0 as i64;
