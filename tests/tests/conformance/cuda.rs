@@ -28,10 +28,15 @@ macro_rules! ok {
     };
 }
 
-/// Calls a function of the driver, found by its name; the answer is the number of the error.
+/// Calls a function of the driver, found by its name the first time; the answer is the number of the error.
 macro_rules! driver {
     ($name:literal, $type:ident($($argument:expr),* $(,)?)) => {{
-        let at = $crate::cuda::sys::driver_entry_point($name, 12000).expect("the driver has it");
+        static FOUND: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+        let at = *FOUND.get_or_init(|| {
+            let at = $crate::cuda::sys::driver_entry_point($name, 12000);
+            at.expect("the driver has it").expose_provenance()
+        });
+        let at = std::ptr::with_exposed_provenance_mut::<std::ffi::c_void>(at);
         // SAFETY: the type is the header's for a function of this name.
         let function: $crate::cuda::sys::$type = unsafe { std::mem::transmute(at) };
         let function = function.expect("it is not null");

@@ -136,8 +136,8 @@ fn held_up() {
 
 fn goes_on() {
     let (s, d, done, e) = (stream(), malloc(256), done_event(), event());
-    // What a first use takes is behind us.
-    ok!(cudaFreeAsync(malloc_async(MIB, s), s));
+    // What a first use takes is behind us, and the pool has room.
+    let small = malloc_async(256, s);
     Mapped::new(CHUNK, 1).end();
     ok!(cudaDeviceSynchronize());
     let full = Full::new();
@@ -166,6 +166,7 @@ fn goes_on() {
     full.end();
     mapped.expect("it was mapped").end();
     ok!(cudaFreeAsync(p, s));
+    ok!(cudaFreeAsync(small, s));
     ok!(cudaDeviceSynchronize());
     ok!(cudaFree(d));
     ok!(cudaEventDestroy(e));

@@ -5,6 +5,9 @@ use std::ptr::null_mut;
 
 fn allocations() {
     let (a, b) = (stream(), stream());
+    // The pool has room.
+    let small = malloc_async(256, b);
+    ok!(cudaStreamSynchronize(b));
     let (mut p, mut h, mut q) = (null_mut(), null_mut(), null_mut());
     timed("cudaMalloc", a, Returns, || cuda!(cudaMalloc(&mut p, MIB)));
     timed("cudaHostAlloc", a, Returns, || {
@@ -16,6 +19,7 @@ fn allocations() {
     ok!(cudaFree(p));
     ok!(cudaFreeHost(h));
     ok!(cudaFreeAsync(q, b));
+    ok!(cudaFreeAsync(small, b));
     ok!(cudaStreamSynchronize(b));
     destroy([a, b]);
 }
@@ -25,11 +29,12 @@ fn frees() {
     let (p, h) = (malloc(MIB), pinned(MIB));
     timed("cudaFree", s, Waits, || cuda!(cudaFree(p)));
     timed("cudaFreeHost", s, Waits, || cuda!(cudaFreeHost(h)));
-    let mut mine = vec![1u8; 64 * MIB];
-    let at = mine.as_mut_ptr().cast();
+    let mut mine = vec![1u8; 64 * MIB + 4096];
+    let aligned = mine.as_ptr().align_offset(4096);
+    let at = mine[aligned..].as_mut_ptr().cast();
     is(
         "cudaHostRegister",
-        cuda!(cudaHostRegister(at, mine.len(), 1)),
+        cuda!(cudaHostRegister(at, 64 * MIB, 1)),
         0,
     );
     timed("cudaHostUnregister", s, Waits, || {
