@@ -203,12 +203,9 @@ fn host_pools() {
     let mut host = props();
     host.location = sys::mem_location(HOST, 0);
     let (code, p) = create(&host);
-    is("cudaMemPoolCreate", code, 0);
-    if code != 0 {
-        return;
-    }
+    assert_eq!(code, 0, "cudaMemPoolCreate");
     let (code, block) = take(64 * MIB, p, s);
-    is("64 MiB", code, 0);
+    assert_eq!(code, 0, "64 MiB");
     ok!(cudaStreamSynchronize(s));
     // SAFETY: a live block of host memory of that size, which no work uses.
     unsafe { block.cast::<u8>().write_bytes(8, 64 * MIB) };
