@@ -127,10 +127,11 @@ fn held_up() {
         is(format!("{what} returned"), thread.is_finished(), false);
     }
     is("the stall is over", full.stall.is_over(), false);
-    full.end();
+    full.stall.end();
     for (what, thread) in threads {
         is(what, thread.join().expect("it ends"), 0);
     }
+    full.end();
     ok!(cudaEventDestroy(e.get().1));
 }
 
