@@ -1,0 +1,395 @@
+//! Stream capture: which calls are forbidden to whom, and what they do to the capture.
+
+use crate::{cuda::*, facts, is};
+use std::{cell::Cell, ptr::null_mut, sync::Mutex};
+
+const MODES: [&str; 3] = ["global", "thread-local", "relaxed"];
+
+/// A stream that captures, until it is dropped.
+struct Capture {
+    stream: Stream,
+    ended: Cell<bool>,
+}
+
+impl Capture {
+    fn new(mode: u32) -> Capture {
+        let s = stream();
+        ok!(cudaStreamBeginCapture(s, sys::cudaStreamCaptureMode(mode)));
+        Capture {
+            stream: s,
+            ended: Cell::new(false),
+        }
+    }
+
+    /// Ends the capture: the answer and the graph.
+    fn end(&self) -> (u32, sys::cudaGraph_t) {
+        self.ended.set(true);
+        let mut graph = null_mut();
+        let code = cuda!(cudaStreamEndCapture(self.stream, &mut graph));
+        cuda!(cudaGetLastError());
+        (code, graph)
+    }
+
+    /// Ends the capture and forgets what was captured; the answer.
+    fn discard(&self) -> u32 {
+        let (code, graph) = self.end();
+        if !graph.is_null() {
+            ok!(cudaGraphDestroy(graph));
+        }
+        code
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        if !self.ended.get() {
+            self.end();
+        }
+        cuda!(cudaStreamDestroy(self.stream));
+    }
+}
+
+/// 0: none, 1: active, 2: dead.
+fn status(s: Stream) -> u32 {
+    let mut status = sys::cudaStreamCaptureStatus(9);
+    ok!(cudaStreamIsCapturing(s, &mut status));
+    status.0
+}
+
+fn relaxed(call: impl FnOnce() -> u32) -> u32 {
+    let mut mode = sys::cudaStreamCaptureMode::cudaStreamCaptureModeRelaxed;
+    ok!(cudaThreadExchangeStreamCaptureMode(&mut mode));
+    let code = call();
+    ok!(cudaThreadExchangeStreamCaptureMode(&mut mode));
+    code
+}
+
+/// Answer of the call, and status and end of the capture afterwards.
+type Cell3 = (u32, u32, u32);
+const FINE: Cell3 = (0, 1, 0);
+const DEAD: Cell3 = (900, 2, 901);
+
+/// By thread (the capturing one, another) and by mode.
+type Table = [[Cell3; 3]; 2];
+const ALWAYS_FINE: Table = [[FINE; 3]; 2];
+const ALWAYS_DEAD: Table = [[DEAD; 3]; 2];
+/// Forbidden to the capturing thread unless it captures relaxed, and to all threads while a capture is global.
+const UNSAFE: Table = [[DEAD, DEAD, FINE], [DEAD, FINE, FINE]];
+
+fn cell(mode: u32, elsewhere: bool, call: &(impl Fn(Stream) -> u32 + Sync)) -> Cell3 {
+    let capture = Capture::new(mode);
+    let s = Shared::new(capture.stream);
+    let work = || {
+        let code = call(s.get());
+        cuda!(cudaGetLastError());
+        code
+    };
+    let code = if elsewhere {
+        std::thread::scope(|scope| scope.spawn(work).join()).expect("it answers")
+    } else {
+        work()
+    };
+    let status = status(s.get());
+    (code, status, capture.discard())
+}
+
+/// Makes a call beside captures of every mode, on both threads.
+#[track_caller]
+fn row(what: &str, want: Table, call: impl Fn(Stream) -> u32 + Sync) {
+    for (thread, want) in ["the capturing", "another"].into_iter().zip(want) {
+        for (mode, want) in want.into_iter().enumerate() {
+            let got = cell(mode as u32, thread == "another", &call);
+            let what = format!("{what}, {} capture, on {thread} thread", MODES[mode]);
+            is(what, got, want);
+        }
+    }
+}
+
+/// What calls have made beside a capture, to be freed when it is over.
+#[derive(Default)]
+struct Made(Mutex<Vec<usize>>);
+
+impl Made {
+    fn add(&self, p: Pointer) {
+        if !p.is_null() {
+            self.0.lock().expect("nobody panics").push(p as usize);
+        }
+    }
+
+    fn free(self, free: impl Fn(Pointer) -> u32) {
+        for p in self.0.into_inner().expect("nobody panics") {
+            assert_eq!(free(p as Pointer), 0, "what was made can be freed");
+        }
+    }
+}
+
+fn memory_calls() {
+    let s = Shared::new(stream());
+    let made = Made::default();
+    row("cudaMalloc", UNSAFE, |_| {
+        let mut p = null_mut();
+        let code = cuda!(cudaMalloc(&mut p, MIB));
+        made.add(p);
+        code
+    });
+    made.free(|p| cuda!(cudaFree(p)));
+
+    let left = Made::default();
+    row("cudaFree", UNSAFE, |_| {
+        let mut p = null_mut();
+        assert_eq!(relaxed(|| cuda!(cudaMalloc(&mut p, 4096))), 0);
+        let code = cuda!(cudaFree(p));
+        if code != 0 {
+            left.add(p);
+        }
+        code
+    });
+    left.free(|p| cuda!(cudaFree(p)));
+
+    let made = Made::default();
+    row("cudaHostAlloc", UNSAFE, |_| {
+        let mut p = null_mut();
+        let code = cuda!(cudaHostAlloc(&mut p, 4096, 0));
+        made.add(p);
+        code
+    });
+    made.free(|p| cuda!(cudaFreeHost(p)));
+
+    let made = Made::default();
+    row("cudaMallocAsync on another stream", UNSAFE, |_| {
+        let mut p = null_mut();
+        let code = cuda!(cudaMallocAsync(&mut p, 256, s.get()));
+        made.add(p);
+        code
+    });
+    made.free(|p| cuda!(cudaFreeAsync(p, s.get())));
+    ok!(cudaStreamSynchronize(s.get()));
+    destroy([s.get()]);
+}
+
+fn waiting_calls() {
+    let (s, done) = (Shared::new(stream()), Shared::new(done_event()));
+    row("cudaEventQuery", UNSAFE, |_| {
+        cuda!(cudaEventQuery(done.get()))
+    });
+    row("cudaEventSynchronize", UNSAFE, |_| {
+        cuda!(cudaEventSynchronize(done.get()))
+    });
+    row("cudaStreamSynchronize", UNSAFE, |_| {
+        cuda!(cudaStreamSynchronize(s.get()))
+    });
+    ok!(cudaEventDestroy(done.get()));
+    destroy([s.get()]);
+}
+
+fn pending_events() {
+    let (s, e) = (Shared::new(stream()), Shared::new(event()));
+    const PENDING: Cell3 = (600, 1, 0);
+    let want = [[DEAD, DEAD, PENDING], [DEAD, PENDING, PENDING]];
+    let stalls = Mutex::new(Vec::new());
+    row("cudaEventQuery", want, |_| {
+        stalls
+            .lock()
+            .expect("nobody panics")
+            .push(Stall::on(s.get()));
+        ok!(cudaEventRecord(e.get(), s.get()));
+        cuda!(cudaEventQuery(e.get()))
+    });
+    drop(stalls);
+    ok!(cudaStreamSynchronize(s.get()));
+    ok!(cudaEventDestroy(e.get()));
+    destroy([s.get()]);
+}
+
+fn while_relaxed() {
+    let (s, done) = (Shared::new(stream()), Shared::new(done_event()));
+    row("cudaMalloc and cudaFree", ALWAYS_FINE, |_| {
+        let mut p = null_mut();
+        relaxed(|| cuda!(cudaMalloc(&mut p, 4096)) + cuda!(cudaFree(p)))
+    });
+    row("cudaEventQuery", ALWAYS_FINE, |_| {
+        relaxed(|| cuda!(cudaEventQuery(done.get())))
+    });
+    row("cudaEventSynchronize", ALWAYS_FINE, |_| {
+        relaxed(|| cuda!(cudaEventSynchronize(done.get())))
+    });
+    row("cudaStreamSynchronize", ALWAYS_FINE, |_| {
+        relaxed(|| cuda!(cudaStreamSynchronize(s.get())))
+    });
+    ok!(cudaEventDestroy(done.get()));
+    destroy([s.get()]);
+}
+
+fn device_synchronize() {
+    let call = || cuda!(cudaDeviceSynchronize());
+    row("cudaDeviceSynchronize", ALWAYS_DEAD, |_| call());
+    row("cudaDeviceSynchronize, relaxed", ALWAYS_DEAD, |_| {
+        relaxed(call)
+    });
+}
+
+fn capturing_stream() {
+    let id = |s| cuda!(cudaStreamGetId(s, &mut 0));
+    row("cudaStreamGetId", ALWAYS_DEAD, id);
+    row("cudaStreamGetId, relaxed", ALWAYS_DEAD, |s| {
+        relaxed(|| id(s))
+    });
+    row("cudaStreamQuery", ALWAYS_DEAD, |s| {
+        cuda!(cudaStreamQuery(s))
+    });
+}
+
+fn waits_for_outside() {
+    let done = Shared::new(done_event());
+    for (mode, name) in MODES.into_iter().enumerate() {
+        let got = cell(mode as u32, false, &|s| {
+            cuda!(cudaStreamWaitEvent(s, done.get(), 0))
+        });
+        is(
+            format!("cudaStreamWaitEvent, {name} capture"),
+            got,
+            (905, 2, 901),
+        );
+    }
+    ok!(cudaEventDestroy(done.get()));
+}
+
+fn allowed() {
+    let (s, e) = (Shared::new(stream()), Shared::new(event()));
+    // The driver's functions are known before anything captures.
+    Mapped::new(CHUNK, 1).end();
+    row("nothing", ALWAYS_FINE, |_| 0);
+    row("cudaStreamGetId of another stream", ALWAYS_FINE, |_| {
+        cuda!(cudaStreamGetId(s.get(), &mut 0))
+    });
+    row(
+        "cudaStreamIsCapturing of another stream",
+        ALWAYS_FINE,
+        |_| status(s.get()),
+    );
+    row("cudaMemGetInfo", ALWAYS_FINE, |_| {
+        cuda!(cudaMemGetInfo(&mut 0, &mut 0))
+    });
+    row("cudaEventRecord on another stream", ALWAYS_FINE, |_| {
+        cuda!(cudaEventRecord(e.get(), s.get()))
+    });
+    let events = Made::default();
+    row("cudaEventCreate", ALWAYS_FINE, |_| {
+        let mut e = null_mut();
+        let code = cuda!(cudaEventCreateWithFlags(&mut e, 2));
+        events.add(e.cast());
+        code
+    });
+    events.free(|e| cuda!(cudaEventDestroy(e.cast())));
+    row("creating and destroying a stream", ALWAYS_FINE, |_| {
+        let mut s = null_mut();
+        cuda!(cudaStreamCreateWithFlags(&mut s, 1)) + cuda!(cudaStreamDestroy(s))
+    });
+    row("mapping and unmapping", ALWAYS_FINE, |_| {
+        Mapped::new(CHUNK, 1).end();
+        0
+    });
+    ok!(cudaStreamSynchronize(s.get()));
+    ok!(cudaEventDestroy(e.get()));
+    destroy([s.get()]);
+}
+
+fn captured_events() {
+    for (mode, afterwards) in [(0, 900), (1, 900), (2, 0)] {
+        let (other, e) = (stream(), event());
+        let name = MODES[mode as usize];
+        let capture = Capture::new(mode);
+        ok!(cudaEventRecord(e, capture.stream));
+        let got = (cuda!(cudaEventQuery(e)), status(capture.stream));
+        is(format!("{name}: query"), got, (907, 2));
+        let (mut p, mut q) = (null_mut(), null_mut());
+        let got = (cuda!(cudaMalloc(&mut p, MIB)), status(capture.stream));
+        is(
+            format!("{name}: cudaMalloc afterwards"),
+            got,
+            (afterwards, 2),
+        );
+        let got = cuda!(cudaMallocAsync(&mut q, MIB, other));
+        is(
+            format!("{name}: cudaMallocAsync afterwards"),
+            got,
+            afterwards,
+        );
+        is(format!("{name}: end"), capture.end(), (901, null_mut()));
+        ok!(cudaFree(p));
+        ok!(cudaFreeAsync(q, other));
+        ok!(cudaStreamSynchronize(other));
+        ok!(cudaEventDestroy(e));
+        destroy([other]);
+    }
+}
+
+fn pulled_in() {
+    let (c, e, p) = (stream(), event(), malloc(256));
+    fill(p, 1, 256);
+    let capture = Capture::new(1);
+    is("record", cuda!(cudaEventRecord(e, capture.stream)), 0);
+    is("wait", cuda!(cudaStreamWaitEvent(c, e, 0)), 0);
+    is("status of the other stream", status(c), 1);
+    is("its fill", cuda!(cudaMemsetAsync(p, 2, 256, c)), 0);
+    is("end", capture.end().0, 904);
+    is("status of the other stream afterwards", status(c), 0);
+    ok!(cudaStreamSynchronize(c));
+    is("the fill has not run", read(p, 2), vec![1, 1]);
+    drop(capture);
+    ok!(cudaFree(p));
+    ok!(cudaEventDestroy(e));
+    destroy([c]);
+}
+
+fn allocations_of_its_own() {
+    let capture = Capture::new(1);
+    let mut p = null_mut();
+    let code = cuda!(cudaMallocAsync(&mut p, MIB, capture.stream));
+    is("cudaMallocAsync", (code, p.is_null()), (0, false));
+    let code = cuda!(cudaFreeAsync(p, capture.stream));
+    is("cudaFreeAsync", code, 0);
+    is("end", capture.discard(), 0);
+}
+
+fn runs_when_launched() {
+    let (s, p) = (stream(), malloc(4096));
+    fill(p, 1, 4096);
+    let capture = Capture::new(1);
+    is(
+        "fill",
+        cuda!(cudaMemsetAsync(p, 7, 4096, capture.stream)),
+        0,
+    );
+    let (code, graph) = capture.end();
+    is("end", code, 0);
+    is("before", Bytes(read(p, 4096)), Bytes(vec![1; 4096]));
+    let mut exec = null_mut();
+    is(
+        "instantiate",
+        cuda!(cudaGraphInstantiate(&mut exec, graph, 0)),
+        0,
+    );
+    is("launch", cuda!(cudaGraphLaunch(exec, s)), 0);
+    ok!(cudaStreamSynchronize(s));
+    is("after", Bytes(read(p, 4096)), Bytes(vec![7; 4096]));
+    ok!(cudaGraphExecDestroy(exec));
+    ok!(cudaGraphDestroy(graph));
+    ok!(cudaFree(p));
+    destroy([s]);
+}
+
+facts! {
+    memory_calls, Gpu: "`cudaMalloc`, `cudaFree`, `cudaHostAlloc`, `cudaMallocAsync` elsewhere: 900 and the capture is dead, on the capturing thread unless relaxed, on every thread if global";
+    waiting_calls, Gpu: "The same of event queries, event and stream synchronisation";
+    pending_events, Gpu: "The same of a query of a pending event, which answers 600 where it is allowed";
+    while_relaxed, Gpu: "A thread that has exchanged its mode for relaxed may do all of that";
+    device_synchronize, Gpu: "`cudaDeviceSynchronize` kills every capture, relaxed or not, on any thread";
+    capturing_stream, Gpu: "So do `cudaStreamGetId` and `cudaStreamQuery` of the capturing stream";
+    waits_for_outside, Gpu: "A capturing stream that is made to wait for an outside event: 905, and the capture is dead";
+    allowed, Gpu: "Ids and capture state of other streams, free memory, records elsewhere, creating events and streams, and mapping are allowed";
+    captured_events, Gpu: "A query of a captured event answers 907 and kills the capture, which goes on forbidding";
+    pulled_in, Gpu: "A stream that waits for a captured event is pulled into the capture: its work never runs, the end is 904";
+    allocations_of_its_own, Gpu: "A capturing stream may allocate and free stream-ordered memory";
+    runs_when_launched, Documentation: "Captured work runs when its graph is launched, not before";
+}

@@ -1,0 +1,280 @@
+//! Memory pools.
+
+use crate::{cuda::*, facts, is, skip};
+use std::ptr::null_mut;
+use sys::cudaMemPoolAttr as Attr;
+
+/// `cudaDevAttrHostMemoryPoolsSupported` and `cudaMemLocationTypeHost`: older headers lack the names.
+const HOST_POOLS: sys::cudaDeviceAttr = sys::cudaDeviceAttr(144);
+const HOST: sys::cudaMemLocationType = sys::cudaMemLocationType(2);
+
+fn props() -> sys::cudaMemPoolProps {
+    sized(0, 0)
+}
+
+fn sized(device: i32, most: usize) -> sys::cudaMemPoolProps {
+    let none = sys::cudaMemAllocationHandleType::cudaMemHandleTypeNone;
+    sys::mem_pool_props(device, none, most)
+}
+
+fn create(props: &sys::cudaMemPoolProps) -> (u32, Pool) {
+    let mut pool = null_mut();
+    (cuda!(cudaMemPoolCreate(&mut pool, props)), pool)
+}
+
+fn pool() -> Pool {
+    let (code, pool) = create(&props());
+    assert_eq!(code, 0, "cudaMemPoolCreate");
+    pool
+}
+
+fn default_pool() -> Pool {
+    let mut pool = null_mut();
+    ok!(cudaDeviceGetDefaultMemPool(&mut pool, 0));
+    pool
+}
+
+fn take(size: usize, pool: Pool, s: Stream) -> (u32, Pointer) {
+    let mut p = null_mut();
+    (cuda!(cudaMallocFromPoolAsync(&mut p, size, pool, s)), p)
+}
+
+fn attribute(pool: Pool, attribute: Attr) -> u64 {
+    let mut n = 0u64;
+    ok!(cudaMemPoolGetAttribute(
+        pool,
+        attribute,
+        (&raw mut n).cast()
+    ));
+    n
+}
+
+fn threshold(pool: Pool) -> u64 {
+    attribute(pool, Attr::cudaMemPoolAttrReleaseThreshold)
+}
+
+fn keep(pool: Pool, mut bytes: u64) {
+    let at = (&raw mut bytes).cast();
+    let name = Attr::cudaMemPoolAttrReleaseThreshold;
+    ok!(cudaMemPoolSetAttribute(pool, name, at));
+}
+
+/// Used and reserved bytes.
+fn held(pool: Pool) -> (u64, u64) {
+    let used = attribute(pool, Attr::cudaMemPoolAttrUsedMemCurrent);
+    (
+        used,
+        attribute(pool, Attr::cudaMemPoolAttrReservedMemCurrent),
+    )
+}
+
+fn default_is_current() {
+    let mut current = null_mut();
+    ok!(cudaDeviceGetMemPool(&mut current, 0));
+    is("the current pool", current, default_pool());
+    is("its threshold", threshold(current), 0);
+}
+
+fn starts_empty() {
+    let p = pool();
+    is("threshold", threshold(p), 0);
+    is("used, reserved", held(p), (0, 0));
+    ok!(cudaMemPoolDestroy(p));
+}
+
+fn refused_properties() {
+    let mut dirty = props();
+    // SAFETY: the last byte of the structure is one of its reserved bytes, which may have any value.
+    unsafe {
+        (&raw mut dirty)
+            .cast::<u8>()
+            .add(size_of_val(&dirty) - 1)
+            .write(7)
+    };
+    is("a reserved byte", create(&dirty).0, 1);
+    is("device 77", create(&sized(77, 0)).0, 1);
+    cuda!(cudaGetLastError());
+}
+
+fn most() {
+    if !sys::HAS_MEM_POOL_MAX_SIZE {
+        return skip("these headers have no maximum size");
+    }
+    let s = stream();
+    let (code, p) = create(&sized(0, GIB));
+    is("a pool of 1 GiB", code, 0);
+    is("2 GiB of it", take(2 * GIB, p, s).0, 2);
+    cuda!(cudaGetLastError());
+    let (code, block) = take(512 * MIB, p, s);
+    is("512 MiB of it", code, 0);
+    ok!(cudaFreeAsync(block, s));
+    ok!(cudaStreamSynchronize(s));
+    ok!(cudaMemPoolDestroy(p));
+    destroy([s]);
+}
+
+fn goes_back() {
+    const SIZE: u64 = 64 << 20;
+    let (s, p) = (stream(), pool());
+    let (code, block) = take(SIZE as usize, p, s);
+    is("64 MiB", (code, held(p)), (0, (SIZE, SIZE)));
+    is("the free", cuda!(cudaFreeAsync(block, s)), 0);
+    is("after the free", held(p), (0, SIZE));
+    ok!(cudaStreamSynchronize(s));
+    is("after a synchronisation", held(p), (0, 0));
+    ok!(cudaMemPoolDestroy(p));
+    destroy([s]);
+}
+
+fn trims() {
+    const SIZE: u64 = 256 << 20;
+    let (s, p) = (stream(), pool());
+    keep(p, u64::MAX);
+    is("threshold", threshold(p), u64::MAX);
+    let (code, block) = take(SIZE as usize, p, s);
+    is("256 MiB", code, 0);
+    let stall = Stall::on(s);
+    ok!(cudaFreeAsync(block, s));
+    is("after a free behind a stall", held(p), (0, SIZE));
+    is("a trim", cuda!(cudaMemPoolTrimTo(p, 0)), 0);
+    is("after the trim", held(p), (0, SIZE));
+    stall.end();
+    ok!(cudaStreamSynchronize(s));
+    is("after a synchronisation", held(p), (0, SIZE));
+    is(
+        "a trim to more than that",
+        cuda!(cudaMemPoolTrimTo(p, 1 << 40)),
+        0,
+    );
+    is("after it", held(p), (0, SIZE));
+    is("a trim", cuda!(cudaMemPoolTrimTo(p, 0)), 0);
+    is("after the trim", held(p), (0, 0));
+    is("a trim of nothing", cuda!(cudaMemPoolTrimTo(p, 0)), 0);
+    ok!(cudaMemPoolDestroy(p));
+    destroy([s]);
+}
+
+fn most_of_the_device() {
+    let (a, b) = (stream(), stream());
+    ok!(cudaMemPoolTrimTo(default_pool(), 0));
+    let tenth = memory().0 / 10;
+    let p = malloc_async(6 * tenth, a);
+    ok!(cudaMemsetAsync(p, 1, 6 * tenth, a));
+    let stall = Stall::on(a);
+    ok!(cudaFreeAsync(p, a));
+    let mut q = null_mut();
+    let got = cuda!(cudaMallocAsync(&mut q, 7 * tenth, b));
+    let during = stall.is_over();
+    is("0.7 F at once on another stream", (got, during), (2, false));
+    cuda!(cudaGetLastError());
+    stall.end();
+    ok!(cudaDeviceSynchronize());
+    ok!(cudaMemPoolTrimTo(default_pool(), 0));
+    let got = cuda!(cudaMallocAsync(&mut q, 7 * tenth, b));
+    is("after a synchronisation and a trim", got, 0);
+    if got == 0 {
+        ok!(cudaFreeAsync(q, b));
+    }
+    ok!(cudaDeviceSynchronize());
+    destroy([a, b]);
+}
+
+fn destroyed() {
+    let (s, p) = (stream(), pool());
+    let (code, block) = take(4096, p, s);
+    is("4 KiB", code, 0);
+    is("cudaMemPoolDestroy", cuda!(cudaMemPoolDestroy(p)), 0);
+    is("the free afterwards", cuda!(cudaFreeAsync(block, s)), 0);
+    is(
+        "of the default pool",
+        cuda!(cudaMemPoolDestroy(default_pool())),
+        1,
+    );
+    cuda!(cudaGetLastError());
+    ok!(cudaStreamSynchronize(s));
+    destroy([s]);
+}
+
+fn host_pools() {
+    let mut supported = 0;
+    let code = cuda!(cudaDeviceGetAttribute(&mut supported, HOST_POOLS, 0));
+    is("the attribute", (code, supported), (0, 1));
+    let s = stream();
+    let mut host = props();
+    host.location = sys::mem_location(HOST, 0);
+    let (code, p) = create(&host);
+    assert_eq!(code, 0, "cudaMemPoolCreate");
+    let (code, block) = take(64 * MIB, p, s);
+    assert_eq!(code, 0, "64 MiB");
+    ok!(cudaStreamSynchronize(s));
+    // SAFETY: a live block of host memory of that size, which no work uses.
+    unsafe { block.cast::<u8>().write_bytes(8, 64 * MIB) };
+    let d = malloc(4096);
+    ok!(cudaMemcpyAsync(d, block, 4096, H2D, s));
+    ok!(cudaFreeAsync(block, s));
+    ok!(cudaStreamSynchronize(s));
+    is(
+        "what was copied from it",
+        Bytes(read(d, 4096)),
+        Bytes(vec![8; 4096]),
+    );
+    ok!(cudaFree(d));
+    ok!(cudaMemPoolDestroy(p));
+    destroy([s]);
+}
+
+fn freed_by_cuda_free() {
+    let (s, p) = (stream(), pool());
+    let (code, block) = take(MIB, p, s);
+    is("1 MiB", code, 0);
+    ok!(cudaStreamSynchronize(s));
+    is("cudaFree", cuda!(cudaFree(block)), 0);
+    is("used", held(p).0, 0);
+    is("cudaFree again", cuda!(cudaFree(block)), 1);
+    cuda!(cudaGetLastError());
+    ok!(cudaMemPoolDestroy(p));
+    destroy([s]);
+}
+
+fn freed_on_another_stream() {
+    let (a, b, e, p) = (stream(), stream(), event(), pool());
+    let (code, block) = take(MIB, p, a);
+    is("1 MiB", code, 0);
+    ok!(cudaMemsetAsync(block, 1, MIB, a));
+    ok!(cudaEventRecord(e, a));
+    ok!(cudaStreamWaitEvent(b, e, 0));
+    is("cudaFreeAsync", cuda!(cudaFreeAsync(block, b)), 0);
+    ok!(cudaDeviceSynchronize());
+    is("used, reserved", held(p), (0, 0));
+    ok!(cudaMemPoolDestroy(p));
+    ok!(cudaEventDestroy(e));
+    destroy([a, b]);
+}
+
+fn high_marks() {
+    let (s, p) = (stream(), pool());
+    let (_, block) = take(64 * MIB, p, s);
+    ok!(cudaFreeAsync(block, s));
+    ok!(cudaStreamSynchronize(s));
+    let most = attribute(p, Attr::cudaMemPoolAttrUsedMemHigh);
+    is("used at most", most, 64 << 20);
+    let most = attribute(p, Attr::cudaMemPoolAttrReservedMemHigh);
+    is("reserved at most", most, 64 << 20);
+    ok!(cudaMemPoolDestroy(p));
+    destroy([s]);
+}
+
+facts! {
+    default_is_current, Gpu: "A device's default pool is its current one, with threshold 0";
+    starts_empty, Gpu: "A new pool is empty, with threshold 0";
+    refused_properties, Gpu: "Pool properties with a dirty reserved byte or a wrong device are error 1";
+    most, Gpu: "A pool's `maxSize` holds: 2 GiB of 1 GiB are error 2, 512 MiB are had";
+    goes_back, Gpu: "Used memory falls at the free, reserved memory at the next synchronisation";
+    trims, Gpu: "A trim gives nothing back while the host has not seen the free complete, and succeeds all the same";
+    most_of_the_device, Gpu: "What one stream has just freed is refused to another (2); after a synchronisation and a trim it is had";
+    destroyed, Gpu: "A pool may be destroyed before its last block is freed; the default pool cannot (1)";
+    host_pools, Gpu: "There are pools of host memory, which the host can write";
+    freed_by_cuda_free, Documentation: "`cudaFree` frees stream-ordered memory, once";
+    freed_on_another_stream, Documentation: "A stream that waited for the work may free the block";
+    high_marks, Documentation: "A pool knows the most that it has held";
+}
