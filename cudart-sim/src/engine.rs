@@ -5,6 +5,7 @@
 //! and all points it depends on are done, and when the schedule allows it. Everything here runs under the one lock of
 //! the runtime; the work itself runs outside it (`worker.rs`).
 
+use crate::check;
 use crate::config::{Schedule, TimeModel};
 pub(crate) use crate::stream::{Kind, Point};
 use crate::stream::{Op, State, Stream};
@@ -131,6 +132,7 @@ impl Engine {
             return;
         };
         stream.destroyed = true;
+        check::destroyed(uid);
         if stream.queue.is_empty() {
             self.vacate(slot);
         }
@@ -202,6 +204,7 @@ impl Engine {
             ..last
         };
         trace::submitted(call, point, &work, &after);
+        check::submitted(call, self.stream(slot), point, &work);
         after.retain(|p| !self.done(*p));
         let lazy = self.schedule == Schedule::Lazy;
         let inline = self.inline(&work) && !lazy;

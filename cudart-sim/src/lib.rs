@@ -31,6 +31,7 @@
 
 mod api;
 mod calls;
+mod check;
 mod config;
 mod contents;
 mod control;
@@ -55,13 +56,18 @@ mod trace;
 mod work;
 mod worker;
 
+pub use check::{
+    By, Check, CheckerSize, Finding, FindingKind, Moment, Operation, check, checker_size,
+    expect_clean, host_read, host_write, moment, on_allocate, on_free, on_segment, ordered, report,
+    report_within, tag,
+};
 pub use config::{Config, DeviceConfig, Schedule, TimeModel};
 pub use control::{
     AlreadyInUse, MemoryInfo, break_context, configure, memory_info, reset, set_schedule, unload,
 };
 pub use counters::{calls, thread_calls, thread_calls_of};
 pub use fault::{Fault, fail};
-pub use kernel::{KernelView, Range, launch, launch_for, read_device};
+pub use kernel::{KernelView, Range, launch, launch_for, launch_host, read_device};
 
 /// The types and signatures of the CUDA runtime that is simulated.
 pub mod sys {

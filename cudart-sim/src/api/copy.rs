@@ -9,7 +9,7 @@ use crate::error::{Answer, INVALID_VALUE};
 use crate::runtime::{self, Runtime, lock};
 use crate::sys::{cudaError, cudaMemcpyKind as Kind, cudaStream_t};
 use crate::work::{Place, Shape, Work};
-use crate::worker;
+use crate::{check, worker};
 use std::ffi::{c_int, c_void};
 
 /// Pageable copies to a device up to this return before they are done.
@@ -82,6 +82,10 @@ fn copy(
     let dst = rt.place(dst as usize, dst_extent, want_dst)?;
     let src = rt.place(src as usize, src_extent, want_src)?;
     let device = rt.engine.stream(slot).map_or(0, |s| s.device);
+    let pageable_source = match (&dst, &src) {
+        (Place::Device(..), Place::Host(at, false)) => Some(*at),
+        _ => None,
+    };
     let (work, wait) = match (dst, src) {
         (dst @ Place::Device(..), Place::Host(at, false))
             if stream.is_some() && shape.height == 1 && shape.width <= STAGED =>
@@ -101,9 +105,19 @@ fn copy(
             (Work::Copy { dst, src, shape }, wait)
         }
     };
+    let before = pageable_source.map(|at| {
+        check::pageable_source(call, at, src_extent);
+        // A plain copy waits for its stream and returns when the source has been read.
+        match stream {
+            None => check::stream(&rt.engine, slot),
+            Some(_) => check::Seen::default(),
+        }
+    });
     let (rt, point) = worker::submit(rt, call, slot, work, Vec::new())?;
     if wait {
+        let seen = before.unwrap_or_else(|| check::operation(point.uid));
         drop(worker::wait(rt, &[point]));
+        check::host_behind(&seen);
         return runtime::broken(device).map_or(Ok(()), Err);
     }
     Ok(())
@@ -131,7 +145,9 @@ fn fill(
     let value = value as u8;
     let (rt, point) = worker::submit(rt, call, slot, Work::Fill { dst, value, shape }, Vec::new())?;
     if wait {
+        let seen = check::operation(point.uid);
         drop(worker::wait(rt, &[point]));
+        check::host_behind(&seen);
     }
     Ok(())
 }

@@ -236,6 +236,7 @@ impl runtime::Runtime {
         self.streams
             .retain(|(slot, _)| engine.stream(*slot).is_some_and(|s| s.device != ordinal));
         self.events.retain(|e| e.device != ordinal);
+        crate::check::device_reset(ordinal);
         runtime::set_broken(ordinal, 0);
     }
 }

@@ -6,7 +6,7 @@ use crate::event::Event;
 use crate::runtime::{self, lock};
 use crate::sys::{self, cudaEvent_t, cudaStream_t};
 use crate::work::Work;
-use crate::{thread, worker};
+use crate::{check, thread, worker};
 use std::ffi::c_uint;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire};
@@ -58,8 +58,9 @@ api! {
             (Work::Marker, None)
         };
         let (mut rt, point) = worker::submit(rt, "cudaEventRecord", slot, work, Vec::new())?;
-        if let Some(event) = rt.events.get_mut(event as usize) {
-            event.recorded = Some((point, time));
+        if let Some(known) = rt.events.get_mut(event as usize) {
+            known.recorded = Some((point, time));
+            check::recorded(event as usize, point.uid);
         }
         Ok(())
     }
@@ -69,7 +70,12 @@ api! {
         let recorded = rt.event(event as usize, "cudaEventQuery")?.recorded.clone();
         match recorded {
             None => Ok(()),
-            Some((point, _)) => worker::query(rt, &[point]),
+            Some((point, _)) => {
+                let seen = check::event(event as usize);
+                worker::query(rt, &[point])?;
+                check::host_behind(&seen);
+                Ok(())
+            }
         }
     }
 
@@ -77,7 +83,9 @@ api! {
         let mut rt = lock();
         let recorded = rt.event(event as usize, "cudaEventSynchronize")?.recorded.clone();
         if let Some((point, _)) = recorded {
+            let seen = check::event(event as usize);
             drop(worker::wait(rt, &[point]));
+            check::host_behind(&seen);
         }
         runtime::broken(thread::device()).map_or(Ok(()), Err)
     }
@@ -86,6 +94,7 @@ api! {
         let mut rt = lock();
         rt.event(event as usize, "cudaEventDestroy")?;
         rt.events.remove(event as usize);
+        check::event_destroyed(event as usize);
         Ok(())
     }
 
@@ -106,6 +115,9 @@ api! {
             rt.engine.demand(&points);
             worker::wake(&mut rt, 0);
             return Err(NOT_READY);
+        }
+        for event in [start, end] {
+            check::host_behind(&check::event(event as usize));
         }
         let [start, end] = times;
         put(ms, (end as f64 - start as f64) as f32 / 1e6)
