@@ -98,6 +98,11 @@ impl Engine {
         self.slots.get(slot as usize)
     }
 
+    /// The stream with that id.
+    pub(crate) fn with_id(&self, uid: u64) -> Option<&Stream> {
+        self.slots.iter().find(|s| s.uid == uid)
+    }
+
     pub(crate) fn create(&mut self, device: u32, kind: Kind, priority: i32) -> u32 {
         let uid = self.next_uid;
         self.next_uid += 1;

@@ -78,6 +78,10 @@ pub enum By {
     Nobody,
 }
 
+fn in_host_function() -> bool {
+    crate::thread::with(|t| t.in_host_function.get())
+}
+
 enum Resolved {
     Host,
     Stream(Who),
@@ -105,8 +109,12 @@ fn resolve(by: By) -> Resolved {
                 Err(_) => Resolved::Host,
             }
         }
-        // A stream that nothing is known of did nothing, or nothing that the host does not know.
-        By::StreamId(uid) => with(|c| c.order.who(uid)).map_or(Resolved::Host, Resolved::Stream),
+        By::StreamId(uid) => {
+            let known = with(|c| c.order.who(uid));
+            // A stream that is not even in the machine did nothing that the host does not know.
+            let found = known.or_else(|| runtime::lock().engine.with_id(uid).map(who));
+            found.map_or(Resolved::Host, Resolved::Stream)
+        }
     }
 }
 
@@ -149,14 +157,19 @@ pub fn on_allocate(ptr: *const c_void, len: usize, by: By) {
 }
 
 /// An allocator takes a block back. Inside a reported segment nothing may touch it any more.
-/// By the host or a stream it counts as a write of the whole range in that order; by [`By::Nobody`] it does not.
+/// By the host or a stream it counts as a write of the whole range in that order; by [`By::Nobody`], and by the host
+/// from inside a host function, it does not.
 #[track_caller]
 pub fn on_free(ptr: *const c_void, len: usize, by: By) {
     if !on() || len == 0 {
         return;
     }
     let site = Location::caller();
-    let by = resolve(by);
+    let by = match resolve(by) {
+        // A host function is not where the host is: it knows less, and more.
+        Resolved::Host if in_host_function() => Resolved::Nobody,
+        by => by,
+    };
     let access = line(ptr as u64, len as u64, true);
     let op = called_from(site, || {
         Arc::new(Op::new("free", stream_of(&by), 0, Role::Free, vec![access]))
@@ -178,13 +191,14 @@ pub fn on_segment(ptr: *const c_void, len: usize, added: bool) {
     with(|c| c.blocks.segment(start, end, added));
 }
 
-/// The host reads memory now. Says so to the checker; reads nothing itself.
+/// The host reads memory now. Says so to the checker; reads nothing itself. Ignored in a host function: its accesses
+/// are declared when it is launched ([`launch_host`](crate::launch_host)).
 #[track_caller]
 pub fn host_read(ptr: *const c_void, len: usize) {
     touched("host_read", ptr, len, false, Location::caller());
 }
 
-/// The host writes memory now. Says so to the checker; writes nothing itself.
+/// The host writes memory now. Says so to the checker; writes nothing itself. Ignored in a host function, as above.
 #[track_caller]
 pub fn host_write(ptr: *const c_void, len: usize) {
     touched("host_write", ptr, len, true, Location::caller());
@@ -197,7 +211,7 @@ fn touched(
     write: bool,
     site: &'static Location<'static>,
 ) {
-    if on() {
+    if on() && !in_host_function() {
         let access = line(ptr as u64, len as u64, write);
         called_from(site, || with(|c| c.host(call, Role::Access, access)));
     }
