@@ -60,7 +60,7 @@ fn an_operation_costs_little_and_hardly_more_among_many_ranges() {
     println!("a reported allocation and its free: {per_pair:.0} ns");
     cudart_sim::check(Check::Off);
     if !cfg!(debug_assertions) {
-        assert!(costs[2] < 3_000.0, "{costs:?}");
+        assert!(costs[2] < 10_000.0, "{costs:?}");
     }
 }
 

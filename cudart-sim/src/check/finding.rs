@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 pub enum FindingKind {
     /// Two accesses, one of them a write, with no order between them.
     Race,
-    /// Memory is used by work that is not ordered behind its allocation.
+    /// Memory is used, or freed, by work that is not ordered behind its allocation.
     UsedBeforeAllocation,
     /// Memory is freed while work that is not ordered before the free may still use it.
     FreedInUse,
@@ -31,7 +31,9 @@ impl fmt::Display for FindingKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             FindingKind::Race => "no order between two accesses",
-            FindingKind::UsedBeforeAllocation => "used without being ordered behind the allocation",
+            FindingKind::UsedBeforeAllocation => {
+                "used or freed without being ordered behind the allocation"
+            }
             FindingKind::FreedInUse => "freed while work may still use it",
             FindingKind::ReusedInUse => "handed out while work may still use it",
             FindingKind::UsedAfterFree => "used after its free",

@@ -63,7 +63,7 @@ fn lock() -> MutexGuard<'static, Option<Checker>> {
 pub(crate) fn on() -> bool {
     match MODE.load(Relaxed) {
         OFF => false,
-        ON => true,
+        ON => !crate::runtime::forked(),
         _ => from_environment(),
     }
 }

@@ -58,7 +58,7 @@ impl Places {
                 if at < first {
                     f(at, at, first - at);
                 }
-                f(first, key + (first - s), last - first);
+                f(first, key.saturating_add(first - s), last - first);
                 at = last;
             }
         }

@@ -59,8 +59,8 @@ impl Findings {
 fn kind(first: Role, second: Role) -> FindingKind {
     match (first, second) {
         (_, Role::Allocate) => FindingKind::ReusedInUse,
+        (Role::Allocate, _) => FindingKind::UsedBeforeAllocation,
         (_, Role::Free) => FindingKind::FreedInUse,
-        (Role::Allocate, Role::Access) => FindingKind::UsedBeforeAllocation,
         (Role::Free, Role::Access) => FindingKind::UsedAfterFree,
         (Role::Access, Role::Access) => FindingKind::Race,
     }

@@ -13,7 +13,9 @@ use std::sync::Arc;
 ///
 /// `CUDART_SIM_CHECK=off|report|abort` says how a process begins; without it the check is off.
 pub fn check(wanted: Check) {
-    set(&mut lock(), wanted);
+    if !runtime::forked() {
+        set(&mut lock(), wanted);
+    }
 }
 
 /// Takes the findings since the last time, in the order in which they were made.
