@@ -318,7 +318,7 @@ fn step(world: &mut World, program: &mut Program) {
     );
     let line = |buffer, at, write| Touch::rows(buffer, at, len, 1, 0, write);
     let here = move |base: usize, offset: usize| (base + offset) as Pointer;
-    match world.random.below(28) {
+    match world.random.below(36) {
         0..4 => {
             let touches = vec![line(DEVICE, x, true)];
             program.submit(world, lane, touches, None, "fill", move |s| {
@@ -541,13 +541,13 @@ fn step(world: &mut World, program: &mut Program) {
                 }
             }
         }
-        24 => {
+        24..28 => {
             let touches = vec![line(POOL, x, true)];
             program.submit(world, lane, touches, None, "fill in the pool", move |s| {
                 cuda!(cudaMemsetAsync(here(pool, x), 1, len, s))
             });
         }
-        25..27 => {
+        28..35 => {
             let block = world.random.below(4) * BLOCK;
             let touch = Touch::rows(POOL, block, BLOCK, 1, 0, true);
             let p = here(pool, block);
