@@ -100,7 +100,7 @@ impl Engine {
 
     /// The stream with that id.
     pub(crate) fn with_id(&self, uid: u64) -> Option<&Stream> {
-        self.slots.iter().find(|s| s.uid == uid)
+        self.slots.iter().find(|s| uid != 0 && s.uid == uid)
     }
 
     pub(crate) fn create(&mut self, device: u32, kind: Kind, priority: i32) -> u32 {

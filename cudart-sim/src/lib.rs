@@ -26,7 +26,7 @@
 //!
 //! One lock guards everything (`runtime.rs`); work runs outside it (`worker.rs`). `engine.rs` decides what may run,
 //! `contents.rs` and `mirror.rs` hold the bytes, `device.rs`, `pool.rs` and `memory.rs` say who owns which of them, and
-//! `api/` holds the C functions by subject.
+//! `api/` holds the C functions by subject. `check/` is the ordering checker, which looks at all that is submitted.
 #![deny(missing_docs)]
 
 mod api;

@@ -65,6 +65,33 @@ fn an_operation_costs_little_and_hardly_more_among_many_ranges() {
 }
 
 #[test]
+fn events_cost_as_much_as_there_are_streams() {
+    let _turn = machine();
+    for count in [4, 64, 512] {
+        let streams: Vec<_> = (0..count).map(|_| stream()).collect();
+        let (d, e) = (malloc(1 << 20), event());
+        let mut costs = [Check::Off, Check::Report].map(|check| {
+            cudart_sim::check(Check::Off);
+            cudart_sim::check(check);
+            nanoseconds(20_000, |i| {
+                let (a, b) = (streams[i * 7 % count], streams[i * 11 % count]);
+                fill(at(d, i * 7 % count * 64), 32, a);
+                record(e, a);
+                wait(b, e);
+            })
+        });
+        costs[1] -= costs[0];
+        let [off, more] = costs;
+        println!(
+            "{count} streams: a fill, a record and a wait take {off:.0} ns, the check {more:.0} ns"
+        );
+        cudart_sim::expect_clean();
+        cuda!(cudaDeviceSynchronize());
+    }
+    cudart_sim::check(Check::Off);
+}
+
+#[test]
 fn ten_thousand_short_lived_streams_leave_no_clocks_behind() {
     let _turn = machine();
     cudart_sim::check(Check::Off);

@@ -3,57 +3,16 @@
 //! every single operation, under every schedule.
 
 mod common;
+#[path = "common/graph.rs"]
+mod graph;
 #[path = "common/programs.rs"]
 mod programs;
 use cudart_sim::{
     By, Check, Schedule, host_read, host_write, launch, launch_host, on_allocate, on_free, sys,
 };
+use graph::{BYTES, Helper, Oracle, Random, Touch};
 use programs::*;
 use std::collections::HashMap;
-use std::sync::mpsc;
-
-const BYTES: usize = 256;
-
-/// Which bytes of which buffer, and whether they are written.
-#[derive(Clone)]
-struct Touch {
-    buffer: usize,
-    bytes: [bool; BYTES],
-    write: bool,
-}
-
-impl Touch {
-    fn rows(
-        buffer: usize,
-        at: usize,
-        width: usize,
-        height: usize,
-        pitch: usize,
-        write: bool,
-    ) -> Touch {
-        let mut bytes = [false; BYTES];
-        for row in 0..height {
-            bytes[at + row * pitch..][..width].fill(true);
-        }
-        Touch {
-            buffer,
-            bytes,
-            write,
-        }
-    }
-
-    fn conflicts(&self, other: &Touch) -> bool {
-        self.buffer == other.buffer
-            && (self.write || other.write)
-            && self.bytes.iter().zip(&other.bytes).any(|(a, b)| *a && *b)
-    }
-}
-
-struct Node {
-    /// All nodes that come before this one.
-    before: Vec<bool>,
-    touches: Vec<Touch>,
-}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -71,79 +30,6 @@ struct Lane {
     kind: Kind,
     id: u64,
     last: Option<usize>,
-}
-
-/// The graph of what was submitted.
-#[derive(Default)]
-struct Oracle {
-    nodes: Vec<Node>,
-    host: Option<usize>,
-}
-
-impl Oracle {
-    fn closure(&self, direct: &[Option<usize>]) -> Vec<bool> {
-        let mut before = vec![false; self.nodes.len()];
-        for &node in direct.iter().flatten() {
-            before[node] = true;
-            for (place, b) in self.nodes[node].before.iter().enumerate() {
-                before[place] |= b;
-            }
-        }
-        before
-    }
-
-    fn races(&self, before: &[bool], touches: &[Touch]) -> Vec<usize> {
-        (0..self.nodes.len())
-            .filter(|n| !before[*n])
-            .filter(|n| {
-                let theirs = &self.nodes[*n].touches;
-                touches
-                    .iter()
-                    .any(|t| theirs.iter().any(|u| t.conflicts(u)))
-            })
-            .collect()
-    }
-
-    fn add(&mut self, before: Vec<bool>, touches: Vec<Touch>) -> usize {
-        self.nodes.push(Node { before, touches });
-        self.nodes.len() - 1
-    }
-
-    /// The host waits for these.
-    fn wait(&mut self, ends: &[Option<usize>]) {
-        let mut direct = ends.to_vec();
-        direct.push(self.host);
-        let before = self.closure(&direct);
-        self.host = Some(self.add(before, Vec::new()));
-    }
-}
-
-/// A thread with a default stream of its own.
-struct Helper(mpsc::Sender<Box<dyn FnOnce() + Send>>);
-
-impl Helper {
-    fn new() -> Helper {
-        let (send, receive) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
-        std::thread::spawn(move || receive.into_iter().for_each(|f| f()));
-        Helper(send)
-    }
-
-    fn run<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> T {
-        let (send, receive) = mpsc::channel();
-        self.0.send(Box::new(move || drop(send.send(f())))).unwrap();
-        receive.recv().unwrap()
-    }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((self.0 >> 11) % bound as u64) as usize
-    }
 }
 
 struct World {

@@ -355,3 +355,42 @@ programs! { Overlap:
         take(at(x, 512), a);
     }
 }
+
+#[test]
+fn nonsense_does_no_harm() {
+    use cudart_sim::{expect_clean, host_read, moment, ordered, report_within, sys};
+    let _turn = machine();
+    cudart_sim::check(cudart_sim::Check::Report);
+    let gone = stream();
+    cuda!(cudaStreamDestroy(gone));
+    let by = [
+        By::Host,
+        By::Nobody,
+        By::Stream(gone),
+        By::Stream(0x1234 as sys::cudaStream_t),
+        By::Stream(LEGACY),
+        By::StreamId(u64::MAX),
+        By::StreamId(0),
+    ];
+    for address in [0, 1, 0x7000_0000, usize::MAX] {
+        let p = address as Pointer;
+        for len in [0, 1, K, usize::MAX] {
+            on_segment(p, len, true);
+            for by in by {
+                on_allocate(p, len, by);
+                on_free(p, len, by);
+                on_free(p, len, by);
+                ordered(&moment(), by);
+            }
+            host_read(p, len);
+            host_write(p, len);
+            cudart_sim::launch_host(LEGACY, &[(p, len)], &[(p, len)], || {});
+            report_within(p, len);
+            on_segment(p, len, false);
+        }
+    }
+    cuda!(cudaDeviceSynchronize());
+    cudart_sim::report();
+    expect_clean();
+    cudart_sim::check(cudart_sim::Check::Off);
+}

@@ -3,8 +3,8 @@
 //! An access is forgotten when a later one takes its place: one that comes after it and conflicts with everything that it
 //! conflicts with. What the host knows to be done is forgotten too, for all that is still to come comes after it.
 
-use super::clock::View;
 use super::finding::Op;
+use super::view::View;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;

@@ -14,6 +14,7 @@ mod history;
 mod places;
 mod state;
 mod told;
+mod view;
 
 pub use finding::{Finding, FindingKind, Operation, tag};
 pub use told::{
@@ -28,12 +29,12 @@ use crate::engine::Engine;
 use crate::stream::{Point, Stream};
 use crate::trace::Access;
 use crate::work::{Place, Work};
-use clock::Snapshot;
 use finding::{Op, Role};
 use state::Checker;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
+use view::Snapshot;
 
 /// What the ordering checker does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -273,7 +274,6 @@ pub(crate) fn unmapped(call: &str, start: u64, len: u64) {
     with(|c| {
         c.host(call, Role::Free, line(start, len, true));
         c.places.unmap(start, len);
-        c.blocks.segment(start, start.saturating_add(len), false);
     });
 }
 

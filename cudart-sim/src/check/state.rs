@@ -2,10 +2,11 @@
 
 use super::Check;
 use super::blocks::{Blocks, Wrong};
-use super::clock::{Order, Snapshot, View, Who};
+use super::clock::{Order, Who};
 use super::finding::{Finding, FindingKind, Op, Role};
 use super::history::{Entry, History, Probe};
 use super::places::Places;
+use super::view::{Snapshot, View};
 use crate::trace::Access;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -235,5 +236,59 @@ fn misuse(wrong: Wrong, op: &Op, which: usize, start: u64, end: u64) -> Finding 
         second: op.show(which),
         address: start,
         len: end - start,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::line;
+    use super::*;
+    use crate::stream::Kind;
+
+    fn stream(uid: u64) -> Who {
+        Who {
+            uid,
+            device: 0,
+            kind: Kind::NonBlocking,
+        }
+    }
+
+    #[test]
+    fn memory_that_moves_to_another_address_stays_the_same_memory() {
+        let mut c = Checker::new(Check::Report);
+        c.places.map(0x1000, 0x1000, 7, 0);
+        c.submitted("write", stream(1), 1, &[line(0x1100, 16, true)], false);
+        // Unmapped while it is written.
+        c.host("unmap", Role::Free, line(0x1000, 0x1000, true));
+        c.places.unmap(0x1000, 0x1000);
+        c.places.map(0x5000, 0x1000, 7, 0);
+        c.places.map(0x1000, 0x1000, 8, 0);
+        c.submitted(
+            "other memory",
+            stream(2),
+            1,
+            &[line(0x1100, 16, true)],
+            false,
+        );
+        c.submitted(
+            "same memory",
+            stream(3),
+            1,
+            &[line(0x510f, 16, false)],
+            false,
+        );
+        let found: Vec<_> = c
+            .findings
+            .list
+            .iter()
+            .map(|f| (f.kind, f.address, f.len))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                (FindingKind::FreedInUse, 0x1100, 16),
+                (FindingKind::Race, 0x510f, 1)
+            ]
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! What programs tell the checker, and what they ask it.
 
-use super::clock::{Snapshot, Who};
+use super::clock::Who;
 use super::finding::{Finding, Op, Role, called_from};
+use super::view::Snapshot;
 use super::{Check, RUNNING, line, lock, on, set, who, with};
 use crate::runtime;
 use crate::sys::cudaStream_t;
