@@ -9,7 +9,7 @@ use programs::*;
 #[test]
 fn how_many() {
     let text = include_str!("ordering_reports.rs");
-    let (clean, wrong) = text.split_once("programs! { ReusedInUse:").unwrap();
+    let (clean, wrong) = text.rsplit_once("programs! { ReusedInUse:").unwrap();
     let count = |t: &str| t.matches("\n    fn ").count();
     println!(
         "{} programs with a mistake, {} without",
