@@ -12,6 +12,8 @@ pub struct DeviceConfig {
     pub memory: usize,
     /// Whether `cudaMallocAsync` and memory pools exist (attribute MemoryPoolsSupported).
     pub memory_pools: bool,
+    /// Whether the driver's virtual memory functions work (attribute VirtualMemoryManagementSupported).
+    pub virtual_memory: bool,
 }
 
 impl Default for DeviceConfig {
@@ -19,6 +21,7 @@ impl Default for DeviceConfig {
         DeviceConfig {
             memory: 24 << 30,
             memory_pools: true,
+            virtual_memory: true,
         }
     }
 }
@@ -113,8 +116,8 @@ impl Config {
     }
 
     /// The defaults, changed by the environment: `CUDART_SIM_DEVICES`, `CUDART_SIM_MEMORY`, `CUDART_SIM_DRIVER=none`,
-    /// `CUDART_SIM_SCHEDULE=eager|lazy|random:SEED`, `CUDART_SIM_TIME=model`, `CUDART_SIM_QUEUE`, `CUDART_SIM_FRESH`. A value that cannot be
-    /// read is reported on stderr and ignored.
+    /// `CUDART_SIM_SCHEDULE=eager|lazy|random:SEED`, `CUDART_SIM_TIME=model`, `CUDART_SIM_QUEUE`, `CUDART_SIM_FRESH`,
+    /// `CUDART_SIM_VIRTUAL_MEMORY=0|1` (for every device). A value that cannot be read is reported on stderr and ignored.
     pub fn from_env() -> Config {
         Config::from_lookup(|name| std::env::var(name).ok())
     }
@@ -140,6 +143,15 @@ impl Config {
             count.unwrap_or(1),
             memory.unwrap_or(DeviceConfig::default().memory),
         );
+        if let Some(supported) = read(&get, "CUDART_SIM_VIRTUAL_MEMORY", |t| match t {
+            "0" => Some(false),
+            "" | "1" => Some(true),
+            _ => None,
+        }) {
+            for device in &mut config.devices {
+                device.virtual_memory = supported;
+            }
+        }
         if let Some(driver) = read(&get, "CUDART_SIM_DRIVER", |t| match t {
             "none" => Some(false),
             "" | "yes" => Some(true),
@@ -219,6 +231,7 @@ mod tests {
                     "CUDART_SIM_SCHEDULE" => "random:7",
                     "CUDART_SIM_DRIVER" => "none",
                     "CUDART_SIM_TIME" => "model",
+                    "CUDART_SIM_VIRTUAL_MEMORY" => "0",
                     _ => return None,
                 }
                 .into(),
@@ -226,6 +239,7 @@ mod tests {
         });
         assert_eq!(config.devices.len(), 2);
         assert_eq!(config.devices[1].memory, 1 << 30);
+        assert!(!config.devices[0].virtual_memory);
         assert_eq!(config.schedule, Schedule::Random(7));
         assert!(!config.driver);
         assert!(config.time.is_some());

@@ -74,10 +74,12 @@ pub struct MemoryInfo {
     pub free: u64,
     /// Live blocks of `cudaMalloc`: how many, and how many bytes were asked for.
     pub blocks: (usize, u64),
-    /// Live blocks of memory pools, likewise.
+    /// Live blocks of memory pools and of graphs, likewise.
     pub pool_blocks: (usize, u64),
     /// Held by memory pools, used or not.
     pub pool_reserved: u64,
+    /// Physical memory that the virtual memory functions made and that lives: how many chunks, and how many bytes.
+    pub physical: (usize, u64),
 }
 
 /// What a device's memory is used for; `None` if there is no such device.
@@ -96,12 +98,13 @@ pub fn memory_info(device: u32) -> Option<MemoryInfo> {
         blocks: (0, 0),
         pool_blocks: (0, 0),
         pool_reserved: 0,
+        physical: rt.vmm.held(device),
     };
     let here = |b: &&crate::memory::Block| b.device == device && !b.host;
     for block in rt.memory.blocks.values().filter(here) {
         let sum = match block.source {
             Source::Malloc => &mut info.blocks,
-            Source::Pool(_) => &mut info.pool_blocks,
+            Source::Pool(_) | Source::Graph(_) => &mut info.pool_blocks,
         };
         sum.0 += 1;
         sum.1 += block.size;

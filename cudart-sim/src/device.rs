@@ -172,7 +172,7 @@ mod tests {
     fn device(memory: usize) -> Device {
         let config = DeviceConfig {
             memory,
-            memory_pools: true,
+            ..DeviceConfig::default()
         };
         Device::new(config, None)
     }

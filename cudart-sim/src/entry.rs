@@ -1,11 +1,10 @@
 //! What every C function does first and last: counting, the states in which nothing works, faults, the last error.
 
 use crate::calls::Call;
-use crate::error::{Answer, NOT_READY, NOT_SUPPORTED};
-use crate::sys::cudaError;
-use crate::{counters, fault, runtime, thread};
+use crate::error::{Answer, NOT_READY};
+use crate::sys::{CUresult, cudaError};
+use crate::{capture, counters, fault, runtime, thread};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// What a call needs before it can do anything.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,19 +29,18 @@ pub(crate) fn enter_named(needs: Needs, body: impl FnOnce() -> Answer) -> cudaEr
     run(None, needs, body)
 }
 
+/// As [`enter`], for a function of the driver: its failures leave no last error.
+pub(crate) fn enter_driver(call: Call, needs: Needs, body: impl FnOnce() -> Answer) -> CUresult {
+    counters::count(call);
+    let answer = gate().and_then(|()| answer(Some(call), needs, body));
+    CUresult(answer.map_or_else(|code| code.0, |()| 0))
+}
+
 fn run(call: Option<Call>, needs: Needs, body: impl FnOnce() -> Answer) -> cudaError {
     if let Err(code) = gate() {
         return code;
     }
-    let answer = match call.and_then(fault::injected) {
-        Some(code) => Err(code),
-        None => catch_unwind(AssertUnwindSafe(|| {
-            usable(needs)?;
-            body()
-        }))
-        .unwrap_or(Err(cudaError::cudaErrorUnknown)),
-    };
-    match answer {
+    match answer(call, needs, body) {
         Ok(()) => cudaError::cudaSuccess,
         Err(code) => {
             if code != NOT_READY && code != cudaError::cudaSuccess {
@@ -50,6 +48,18 @@ fn run(call: Option<Call>, needs: Needs, body: impl FnOnce() -> Answer) -> cudaE
             }
             code
         }
+    }
+}
+
+fn answer(call: Option<Call>, needs: Needs, body: impl FnOnce() -> Answer) -> Answer {
+    match call.and_then(fault::injected) {
+        Some(code) => Err(code),
+        None => catch_unwind(AssertUnwindSafe(|| {
+            usable(needs)?;
+            call.map_or(Ok(()), capture::gate)?;
+            body()
+        }))
+        .unwrap_or(Err(cudaError::cudaErrorUnknown)),
     }
 }
 
@@ -81,19 +91,4 @@ fn usable(needs: Needs) -> Answer {
         return Err(code);
     }
     Ok(())
-}
-
-/// The answer of a function that is not simulated: an error, and its name on stderr the first time.
-pub(crate) fn not_simulated(call: Call) -> Answer {
-    static TOLD: [AtomicBool; crate::calls::COUNT] =
-        [const { AtomicBool::new(false) }; crate::calls::COUNT];
-    if let Some(told) = TOLD.get(call as usize)
-        && !told.swap(true, Relaxed)
-    {
-        eprintln!(
-            "cudart-sim: {} is not simulated and answers 801 (not supported)",
-            call.name()
-        );
-    }
-    Err(NOT_SUPPORTED)
 }

@@ -102,6 +102,30 @@ pub(crate) fn text(code: cudaError) -> &'static CStr {
     }
 }
 
+/// The driver's name of a code, for those that its functions answer here.
+pub(crate) fn driver_name(code: u32) -> Option<&'static CStr> {
+    Some(match code {
+        0 => c"CUDA_SUCCESS",
+        1 => c"CUDA_ERROR_INVALID_VALUE",
+        2 => c"CUDA_ERROR_OUT_OF_MEMORY",
+        3 => c"CUDA_ERROR_NOT_INITIALIZED",
+        4 => c"CUDA_ERROR_DEINITIALIZED",
+        100 => c"CUDA_ERROR_NO_DEVICE",
+        101 => c"CUDA_ERROR_INVALID_DEVICE",
+        201 => c"CUDA_ERROR_INVALID_CONTEXT",
+        400 => c"CUDA_ERROR_INVALID_HANDLE",
+        401 => c"CUDA_ERROR_ILLEGAL_STATE",
+        500 => c"CUDA_ERROR_NOT_FOUND",
+        600 => c"CUDA_ERROR_NOT_READY",
+        700 => c"CUDA_ERROR_ILLEGAL_ADDRESS",
+        719 => c"CUDA_ERROR_LAUNCH_FAILED",
+        800 => c"CUDA_ERROR_NOT_PERMITTED",
+        801 => c"CUDA_ERROR_NOT_SUPPORTED",
+        999 => c"CUDA_ERROR_UNKNOWN",
+        _ => return None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,7 @@ use crate::runtime::lock;
 use crate::sys;
 use crate::trace::Access;
 use crate::work::{Place, Shape, Work};
-use crate::worker;
+use crate::{vmm, worker};
 use std::ffi::c_void;
 use std::panic::Location;
 use std::time::Duration;
@@ -86,6 +86,7 @@ pub fn launch_for(
             let place = rt.memory.resolve(&rt.devices, *pointer as u64, *len)?;
             match place {
                 Place::Host(_, false) => Err(INVALID_VALUE),
+                Place::Mapped(at, _) if !vmm::mapped(at, *len) => Err(INVALID_VALUE),
                 _ => Ok((place, *len)),
             }
         };
@@ -141,6 +142,14 @@ pub fn read_device(pointer: *const c_void, len: usize) -> Vec<u8> {
     drop(rt);
     match place {
         Ok(place @ (Place::Device(..) | Place::Host(_, true))) => load(&(place, len)),
+        // Only what can be read: a look from outside breaks nothing.
+        Ok(Place::Mapped(at, _)) if vmm::mapped(at, len) => {
+            let owner = vmm::mapping(at).map_or(0, |(_, m)| m.device);
+            if vmm::piece(at, owner, false).is_none() {
+                return Vec::new();
+            }
+            load(&(Place::Mapped(at, owner), len))
+        }
         _ => Vec::new(),
     }
 }

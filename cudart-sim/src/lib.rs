@@ -25,12 +25,14 @@
 //! # Inside
 //!
 //! One lock guards everything (`runtime.rs`); work runs outside it (`worker.rs`). `engine.rs` decides what may run,
-//! `contents.rs` and `mirror.rs` hold the bytes, `device.rs`, `pool.rs` and `memory.rs` say who owns which of them, and
-//! `api/` holds the C functions by subject. `check/` is the ordering checker, which looks at all that is submitted.
+//! `contents.rs` and `mirror.rs` hold the bytes, `device.rs`, `pool.rs`, `memory.rs` and `vmm.rs` say who owns which of them,
+//! `capture.rs` and `graph.rs` record work instead of running it, and `api/` holds the C functions by subject. `check/` is
+//! the ordering checker, which looks at all that is submitted.
 #![deny(missing_docs)]
 
 mod api;
 mod calls;
+mod capture;
 mod check;
 mod config;
 mod contents;
@@ -42,6 +44,7 @@ mod entry;
 mod error;
 mod event;
 mod fault;
+mod graph;
 mod handles;
 mod heap;
 mod kernel;
@@ -53,6 +56,7 @@ mod stream;
 mod thread;
 mod timing;
 mod trace;
+mod vmm;
 mod work;
 mod worker;
 
@@ -88,3 +92,7 @@ pub const VERSION_NOTE: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     ", simulating the CUDA runtime 13.0"
 );
+
+/// Marks every program that contains the simulator, so that it cannot be taken for one that drives a GPU.
+#[unsafe(no_mangle)]
+pub static CUDART_SIM_MARKER: u8 = 1;

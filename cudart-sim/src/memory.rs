@@ -3,6 +3,7 @@
 use crate::device::Device;
 use crate::error::{Answer, INVALID_VALUE};
 use crate::work::Place;
+use crate::{thread, vmm};
 use std::collections::BTreeMap;
 
 /// Where a block came from.
@@ -12,6 +13,8 @@ pub(crate) enum Source {
     Malloc,
     /// The pool in this place of the pool table.
     Pool(usize),
+    /// The capture of this number: it stays until the graph of it is gone.
+    Graph(u64),
 }
 
 /// A live block.
@@ -86,6 +89,10 @@ impl Memory {
                 space.clone(),
                 (address - space.base()) as usize,
             ));
+        }
+        if vmm::reserved(address) {
+            // What is mapped there shows when the work runs.
+            return Ok(Place::Mapped(address, thread::device()));
         }
         if address == 0 || devices.iter().any(|d| d.owns(address)) {
             return Err(INVALID_VALUE);

@@ -33,21 +33,49 @@ pub(crate) fn reserve_forever(len: usize) -> Option<usize> {
     map(len, libc::PROT_NONE, RESERVE, -1)
 }
 
+/// Reserves addresses without access, aligned to `align`, where the hint says if they are free there.
+pub(crate) fn reserve(len: usize, align: usize, hint: usize) -> Option<usize> {
+    if hint != 0 && hint.is_multiple_of(align) {
+        // SAFETY: without MAP_FIXED the address is a wish, and no existing mapping is replaced.
+        let at = unsafe {
+            libc::mmap(
+                hint as *mut libc::c_void,
+                len,
+                libc::PROT_NONE,
+                RESERVE,
+                -1,
+                0,
+            )
+        };
+        if at == hint as *mut libc::c_void {
+            return Some(hint);
+        }
+        if at != libc::MAP_FAILED {
+            unmap(at as usize, len);
+        }
+    }
+    let padded = len.checked_add(align)?;
+    let reserved = map(padded, libc::PROT_NONE, RESERVE, -1)?;
+    let start = reserved.next_multiple_of(align);
+    if start > reserved {
+        unmap(reserved, start - reserved);
+    }
+    if reserved + padded > start + len {
+        unmap(start + len, reserved + padded - start - len);
+    }
+    Some(start)
+}
+
+/// Gives back what [`reserve`] reserved, whole.
+pub(crate) fn release(at: usize, len: usize) {
+    unmap(at, len);
+}
+
 impl Mirror {
     /// Reserves `len` bytes of device addresses, aligned to `align`, with nothing committed.
     pub(crate) fn new(len: usize, align: usize) -> Answer<Mirror> {
-        let padded = len.checked_add(align).ok_or(OUT_OF_MEMORY)?;
         let size = i64::try_from(len).map_err(|_| OUT_OF_MEMORY)?;
-        let reserved = map(padded, libc::PROT_NONE, RESERVE, -1).ok_or(OUT_OF_MEMORY)?;
-        let device = reserved
-            .checked_next_multiple_of(align)
-            .ok_or(OUT_OF_MEMORY)?;
-        if device > reserved {
-            unmap(reserved, device - reserved);
-        }
-        if reserved + padded > device + len {
-            unmap(device + len, reserved + padded - device - len);
-        }
+        let device = reserve(len, align, 0).ok_or(OUT_OF_MEMORY)?;
         // SAFETY: the name is a C string; the file is ours alone.
         let file = unsafe { libc::memfd_create(c"cudart-sim".as_ptr(), libc::MFD_CLOEXEC) };
         if file < 0 {

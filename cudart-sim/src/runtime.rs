@@ -1,15 +1,18 @@
 //! The whole simulated machine behind one lock, and the states in which it refuses to work.
 
+use crate::capture::Captures;
 use crate::check;
 use crate::config::{Config, MAX_DEVICES, Schedule};
 use crate::device::Device;
 use crate::engine::{Engine, Kind, Point};
 use crate::error::{Answer, INVALID_DEVICE, INVALID_HANDLE};
 use crate::event::Event;
+use crate::graph::Graphs;
 use crate::handles::Handles;
 use crate::memory::Memory;
 use crate::pool::{Location, Pool};
 use crate::sys::cudaError;
+use crate::vmm::Vmm;
 use crate::{mirror, thread, worker};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -38,6 +41,9 @@ pub(crate) struct Runtime {
     pub(crate) pool_handles: Handles<usize>,
     pub(crate) pools: Vec<Option<Pool>>,
     pub(crate) memory: Memory,
+    pub(crate) vmm: Vmm,
+    pub(crate) captures: Captures,
+    pub(crate) graphs: Graphs,
     fork_handler: bool,
 }
 
@@ -114,6 +120,9 @@ impl Runtime {
             pool_handles: Handles::new(),
             pools: Vec::new(),
             memory: Memory::new(),
+            vmm: Vmm::new(),
+            captures: Captures::new(),
+            graphs: Graphs::new(),
             fork_handler: false,
         }
     }
@@ -171,6 +180,9 @@ impl Runtime {
             }
         }
         self.memory = Memory::new();
+        self.forget_physical(None);
+        self.captures.clear();
+        self.graphs.clear();
         self.pools.clear();
         self.pool_handles.clear();
         self.streams.clear();
@@ -239,6 +251,7 @@ impl Runtime {
 
     /// A stream's handle is gone; the stream goes when its work is done.
     pub(crate) fn retire_stream(&mut self, slot: u32, uid: u64) {
+        self.capture_forget(slot, uid);
         self.engine.destroy(slot, uid);
     }
 
@@ -262,6 +275,7 @@ impl Runtime {
         for place in 0..self.pools.len() {
             self.bury(place);
         }
+        self.bury_graphs();
     }
 
     /// The pool that a handle names.

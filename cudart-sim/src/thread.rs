@@ -4,6 +4,7 @@ use crate::calls::{COUNT, Call};
 use crate::runtime;
 use crate::sys::cudaError;
 use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The plain part. It has no destructor, so that calls made while a thread ends still find it.
 pub(crate) struct Thread {
@@ -12,6 +13,7 @@ pub(crate) struct Thread {
     pub(crate) last_error: Cell<u32>,
     pub(crate) in_host_function: Cell<bool>,
     pub(crate) capture_mode: Cell<u32>,
+    id: Cell<u64>,
     pub(crate) total_calls: Cell<u64>,
     pub(crate) calls: [Cell<u64>; COUNT],
 }
@@ -24,6 +26,7 @@ thread_local! {
             last_error: Cell::new(0),
             in_host_function: Cell::new(false),
             capture_mode: Cell::new(0),
+            id: Cell::new(0),
             total_calls: Cell::new(0),
             calls: [const { Cell::new(0) }; COUNT],
         }
@@ -57,6 +60,17 @@ pub(crate) fn with<T>(f: impl FnOnce(&Thread) -> T) -> T {
             t.capture_mode.set(0);
         }
         f(t)
+    })
+}
+
+/// A number that no other thread ever has.
+pub(crate) fn id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    with(|t| {
+        if t.id.get() == 0 {
+            t.id.set(NEXT.fetch_add(1, Relaxed));
+        }
+        t.id.get()
     })
 }
 

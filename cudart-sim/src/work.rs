@@ -2,9 +2,11 @@
 
 use crate::config::TimeModel;
 use crate::contents::Space;
+use crate::graph::Body;
 use crate::mirror::{copy_bytes, fill_bytes};
-use crate::thread;
+use crate::sys::cudaError;
 use crate::trace::Access;
+use crate::{runtime, thread, vmm};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Release};
 use std::time::Duration;
@@ -17,6 +19,8 @@ const SMALL: usize = 32 << 10;
 pub(crate) enum Place {
     /// An offset in the memory of a device.
     Device(Arc<Space>, usize),
+    /// An address that the page table translates when the work runs, and the device that runs it.
+    Mapped(u64, u32),
     /// An address of host memory; whether it is page-locked.
     Host(usize, bool),
 }
@@ -35,9 +39,51 @@ impl Place {
     pub(crate) fn address(&self) -> u64 {
         match self {
             Place::Device(space, at) => space.base() + *at as u64,
+            Place::Mapped(at, _) => *at,
             Place::Host(at, _) => *at as u64,
         }
     }
+
+    /// Whether it is device memory.
+    pub(crate) fn on_device(&self) -> bool {
+        matches!(self, Place::Device(..) | Place::Mapped(..))
+    }
+
+    /// The same place as it is reached by work of another device.
+    pub(crate) fn reached_by(self, device: u32) -> Place {
+        match self {
+            Place::Mapped(at, _) => Place::Mapped(at, device),
+            other => other,
+        }
+    }
+
+    /// The first part of `len` bytes from `offset` on, and how long it is. An address that the device may not reach
+    /// breaks its context.
+    fn part(&self, offset: usize, len: usize, write: bool) -> Option<(Part, usize)> {
+        match self {
+            Place::Host(at, _) => Some((Part::Host(at + offset), len)),
+            Place::Device(space, at) => Some((Part::Device(space.clone(), at + offset), len)),
+            Place::Mapped(address, device) => {
+                let found = address
+                    .checked_add(offset as u64)
+                    .and_then(|address| vmm::piece(address, *device, write));
+                let Some((space, at, rest)) = found else {
+                    runtime::set_broken(*device, ILLEGAL_ADDRESS);
+                    return None;
+                };
+                Some((Part::Device(space, at), rest.min(len)))
+            }
+        }
+    }
+}
+
+/// What work calls an address that it must not touch.
+const ILLEGAL_ADDRESS: u32 = cudaError::cudaErrorIllegalAddress.0;
+
+/// A stretch of memory that lies in one piece.
+enum Part {
+    Host(usize),
+    Device(Arc<Space>, usize),
 }
 
 impl Shape {
@@ -95,6 +141,8 @@ pub(crate) enum Work {
     },
     /// A host function and its argument.
     Host(unsafe extern "C" fn(*mut std::ffi::c_void), usize),
+    /// All operations of a graph, one after another.
+    Graph(Arc<Body>),
     /// What stands for a kernel, how long it takes at least, and what it touches.
     Kernel(Box<dyn FnOnce() + Send>, Duration, Vec<Access>),
 }
@@ -117,13 +165,17 @@ impl Work {
             Work::Marker | Work::Stamp(_) => true,
             Work::Copy { shape, .. } | Work::Fill { shape, .. } => shape.bytes() <= SMALL,
             Work::Staged { bytes, .. } => bytes.len() <= SMALL,
-            Work::Host(..) | Work::Kernel(..) => false,
+            Work::Host(..) | Work::Kernel(..) | Work::Graph(_) => false,
         }
     }
 
     /// Whether it may wait for something that other work does, so that it must have a thread of its own.
     pub(crate) fn may_block(&self) -> bool {
-        matches!(self, Work::Host(..) | Work::Kernel(..))
+        match self {
+            Work::Host(..) | Work::Kernel(..) => true,
+            Work::Graph(body) => body.may_block,
+            _ => false,
+        }
     }
 
     /// Which memory it reads and writes. Page-locked and pageable memory count; a staged source was read long ago.
@@ -142,6 +194,11 @@ impl Work {
                 vec![Access::new(dst, *shape, shape.dst_pitch, true)]
             }
             Work::Kernel(_, _, accesses) => accesses.clone(),
+            Work::Graph(body) => body
+                .nodes
+                .iter()
+                .flat_map(|n| n.step.work().accesses())
+                .collect(),
         }
     }
 
@@ -150,11 +207,12 @@ impl Work {
         let (bytes, rate) = match self {
             Work::Marker | Work::Stamp(_) | Work::Host(..) => return Duration::ZERO,
             Work::Kernel(_, time, _) => return model.latency + *time,
+            Work::Graph(body) => return body.nodes.iter().map(|n| n.step.work().cost(model)).sum(),
             Work::Copy { dst, src, shape } => {
                 let pinned = [dst, src]
                     .iter()
                     .all(|p| !matches!(p, Place::Host(_, false)));
-                let inside = [dst, src].iter().all(|p| matches!(p, Place::Device(..)));
+                let inside = [dst, src].iter().all(|p| p.on_device());
                 let rate = match (inside, pinned) {
                     (true, _) => model.device_gb_s,
                     (_, true) => model.pinned_gb_s,
@@ -173,9 +231,9 @@ impl Work {
     pub(crate) fn direction(&self) -> Option<usize> {
         match self {
             Work::Staged { .. } => Some(0),
-            Work::Copy { dst, src, .. } => match (dst, src) {
-                (Place::Device(..), Place::Host(..)) => Some(0),
-                (Place::Host(..), Place::Device(..)) => Some(1),
+            Work::Copy { dst, src, .. } => match (dst.on_device(), src.on_device()) {
+                (true, false) => Some(0),
+                (false, true) => Some(1),
                 _ => None,
             },
             _ => None,
@@ -199,6 +257,11 @@ impl Work {
                 unsafe { function(argument as *mut std::ffi::c_void) };
                 thread::with(|t| t.in_host_function.set(false));
             }
+            Work::Graph(body) => {
+                for node in &body.nodes {
+                    node.step.work().run();
+                }
+            }
             Work::Kernel(body, ..) => {
                 thread::with(|t| t.in_host_function.set(true));
                 // A closure that panics is a failed kernel of a test: say so, and go on.
@@ -219,35 +282,50 @@ pub(crate) fn copy_line(dst: &Place, src: &Place, len: usize) {
 fn copy(dst: &Place, src: &Place, shape: Shape) {
     for row in 0..shape.height {
         let (to, from) = (row * shape.dst_pitch, row * shape.src_pitch);
-        match (dst, src) {
-            (Place::Host(dst, _), Place::Host(src, _)) => {
-                // SAFETY: host ranges are valid until the copy is done, by the contract of the copy functions.
-                unsafe { copy_bytes(dst + to, src + from, shape.width) };
-            }
-            (Place::Device(space, at), Place::Host(src, _)) => {
-                // SAFETY: as above.
-                unsafe { space.write(at + to, src + from, shape.width) };
-            }
-            (Place::Host(dst, _), Place::Device(space, at)) => {
-                // SAFETY: as above.
-                unsafe { space.read(at + from, dst + to, shape.width) };
-            }
-            (Place::Device(space, at), Place::Device(other, from_at)) => {
-                space.copy_from(at + to, other, from_at + from, shape.width);
-            }
+        let mut done = 0;
+        while done < shape.width {
+            let rest = shape.width - done;
+            let Some((source, have)) = src.part(from + done, rest, false) else {
+                return;
+            };
+            let Some((target, room)) = dst.part(to + done, rest, true) else {
+                return;
+            };
+            let len = have.min(room);
+            copy_part(&target, &source, len);
+            done += len;
+        }
+    }
+}
+
+fn copy_part(dst: &Part, src: &Part, len: usize) {
+    match (dst, src) {
+        // SAFETY: host ranges are valid until the copy is done, by the contract of the copy functions.
+        (Part::Host(dst), Part::Host(src)) => unsafe { copy_bytes(*dst, *src, len) },
+        // SAFETY: as above.
+        (Part::Device(space, at), Part::Host(src)) => unsafe { space.write(*at, *src, len) },
+        // SAFETY: as above.
+        (Part::Host(dst), Part::Device(space, at)) => unsafe { space.read(*at, *dst, len) },
+        (Part::Device(space, at), Part::Device(other, from)) => {
+            space.copy_from(*at, other, *from, len);
         }
     }
 }
 
 fn fill(dst: &Place, value: u8, shape: Shape) {
     for row in 0..shape.height {
-        let to = row * shape.dst_pitch;
-        match dst {
-            Place::Device(space, at) => space.fill(at + to, shape.width, value),
-            Place::Host(at, _) => {
+        let mut done = 0;
+        while done < shape.width {
+            let offset = row * shape.dst_pitch + done;
+            let Some((target, len)) = dst.part(offset, shape.width - done, true) else {
+                return;
+            };
+            match target {
+                Part::Device(space, at) => space.fill(at, len, value),
                 // SAFETY: only page-locked memory is filled, and it stays until the device is idle.
-                unsafe { fill_bytes(at + to, value, shape.width) };
+                Part::Host(at) => unsafe { fill_bytes(at, value, len) },
             }
+            done += len;
         }
     }
 }

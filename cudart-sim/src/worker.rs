@@ -171,7 +171,7 @@ pub(crate) fn query(mut rt: Guard, points: &[Point]) -> Answer {
     Err(NOT_READY)
 }
 
-/// Submits an operation; waits for room first if the stream's queue is full.
+/// Submits an operation; waits for room first if the stream's queue is full. A stream that captures records it.
 pub(crate) fn submit(
     mut rt: Guard,
     call: &str,
@@ -179,6 +179,10 @@ pub(crate) fn submit(
     work: Work,
     after: Vec<Point>,
 ) -> Answer<(Guard, Point)> {
+    let Some(work) = rt.capture_work(call, slot, work)? else {
+        let point = rt.engine.last(slot);
+        return Ok((rt, point));
+    };
     if rt.engine.full(slot) {
         rt.engine.blocked_on_full += 1;
         let uid = rt.engine.stream(slot).map(|s| s.uid);

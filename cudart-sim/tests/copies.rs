@@ -348,11 +348,7 @@ fn a_device_tells_that_it_is_simulated() {
         ask(sys::cudaDeviceAttr::cudaDevAttrUnifiedAddressing),
         (0, 1)
     );
-    assert_eq!(
-        ask(sys::cudaDeviceAttr(102)),
-        (0, 0),
-        "virtual memory: not yet"
-    );
+    assert_eq!(ask(sys::cudaDeviceAttr(102)), (0, 1), "virtual memory");
     assert_eq!(ask(sys::cudaDeviceAttr(9999)).0, 1);
     let mut n = 0;
     assert_eq!((cuda!(cudaRuntimeGetVersion(&mut n)), n), (0, 13000));

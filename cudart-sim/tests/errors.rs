@@ -166,20 +166,22 @@ fn calls_are_counted_for_the_process_and_for_the_thread() {
 #[test]
 fn what_is_not_simulated_answers_801() {
     let _turn = machine();
-    let mut handle = sys::cudaIpcMemHandle_t::default();
-    assert_eq!(cuda!(cudaIpcGetMemHandle(&mut handle, malloc(64))), 801);
-    assert_eq!(
-        cuda!(cudaStreamBeginCapture(
-            stream(),
-            sys::cudaStreamCaptureMode::cudaStreamCaptureModeRelaxed
-        )),
-        801
-    );
+    let shared = sys::cudaEventInterprocess | sys::cudaEventDisableTiming;
+    let mut e = null_mut();
+    assert_eq!(cuda!(cudaEventCreateWithFlags(&mut e, shared)), 801);
+    let mut props = sys::cudaMemPoolProps {
+        allocType: sys::cudaMemAllocationType::cudaMemAllocationTypePinned,
+        handleTypes: sys::cudaMemAllocationHandleType(1),
+        ..Default::default()
+    };
+    props.location.type_ = sys::cudaMemLocationType::cudaMemLocationTypeDevice;
+    let mut pool = null_mut();
+    assert_eq!(cuda!(cudaMemPoolCreate(&mut pool, &props)), 801);
     let mut function = std::ptr::dangling_mut::<c_void>();
     let mut status = sys::cudaDriverEntryPointQueryResult(9);
     assert_eq!(
         cuda!(cudaGetDriverEntryPointByVersion(
-            c"cuMemCreate".as_ptr(),
+            c"cuMemImportFromShareableHandle".as_ptr(),
             &mut function,
             12000,
             0,

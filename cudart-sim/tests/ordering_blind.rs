@@ -1,10 +1,13 @@
 //! What the ordering checker cannot see: mistakes about which it is silent. `docs/simulator.md` lists them.
 
 mod common;
+mod cuda;
 #[path = "common/programs.rs"]
 mod programs;
+use cuda::{CHUNK, Mapped, access, map, reserve};
 use cudart_sim::{By, FindingKind, host_read, launch_host, moment, ordered};
 use programs::*;
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 
@@ -56,6 +59,39 @@ fn what_a_kernel_touches_beside_its_declared_ranges() {
         cudart_sim::launch(a, &[], &[(d, 16)], |_| {});
         // A real kernel might have written all of it.
         fill(at(d, 16), K - 16, b);
+    });
+}
+
+#[test]
+fn memory_that_is_mapped_after_the_work_was_submitted() {
+    is_clean(|| {
+        let (a, b) = two();
+        let (chunks, there) = (Mapped::new(CHUNK, 1), reserve(CHUNK));
+        let gate = Gate::on(a);
+        // Nothing is mapped there yet.
+        fill(there as Pointer, K, a);
+        assert_eq!(map(there, CHUNK, 0, chunks.handles[0]), 0);
+        assert_eq!(access(there, CHUNK, 3), 0);
+        gate.open();
+        fill(chunks.pointer(0), K, b);
+    });
+}
+
+#[test]
+fn nodes_of_one_graph_with_no_order_between_them() {
+    is_clean(|| {
+        let (a, b) = two();
+        let d = malloc(K);
+        let mode = cudart_sim::sys::cudaStreamCaptureMode::cudaStreamCaptureModeRelaxed;
+        let (mut graph, mut exec) = (null_mut(), null_mut());
+        assert_eq!(cuda!(cudaStreamBeginCapture(a, mode)), 0);
+        behind(b, a);
+        fill(d, K, a);
+        fill(d, K, b);
+        behind(a, b);
+        assert_eq!(cuda!(cudaStreamEndCapture(a, &mut graph)), 0);
+        assert_eq!(cuda!(cudaGraphInstantiate(&mut exec, graph, 0)), 0);
+        assert_eq!(cuda!(cudaGraphLaunch(exec, a)), 0);
     });
 }
 

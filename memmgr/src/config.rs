@@ -89,7 +89,7 @@ impl Config {
     /// `cuda-pool`) and `MEMMGR_REUSE` (`speed`, `memory`).
     ///
     /// # Errors
-    /// [`Error::Unsupported`] names the variable whose value cannot be read.
+    /// [`Error::InvalidSetting`] names the variable whose value cannot be read, or sizes that contradict each other.
     pub fn from_env() -> Result<Self> {
         Self::from_lookup(|name| std::env::var(name).ok())
     }
@@ -123,6 +123,7 @@ impl Config {
                 _ => return Err(bad("MEMMGR_REUSE", &text, "speed or memory")),
             };
         }
+        config.validate()?;
         Ok(config)
     }
 
@@ -133,7 +134,7 @@ impl Config {
             ("device", self.device_pool_size, self.device_pool_limit),
         ] {
             if let Some(limit) = limit.filter(|limit| size > *limit) {
-                return Err(Error::InvalidSize {
+                return Err(Error::InvalidSetting {
                     reason: format!(
                         "a {what} pool of {size} bytes exceeds its limit of {limit} bytes"
                     ),
@@ -145,8 +146,8 @@ impl Config {
 }
 
 fn bad(name: &str, text: &str, wanted: &str) -> Error {
-    Error::Unsupported {
-        reason: format!("the value `{text}` of {name}: it must be {wanted}"),
+    Error::InvalidSetting {
+        reason: format!("{name}={text}: it must be {wanted}"),
     }
 }
 
@@ -202,6 +203,9 @@ mod tests {
         let config = Config::default()
             .device_pool_size(2000)
             .device_pool_limit(Some(1000));
-        assert!(matches!(config.validate(), Err(Error::InvalidSize { .. })));
+        assert!(matches!(
+            config.validate(),
+            Err(Error::InvalidSetting { .. })
+        ));
     }
 }

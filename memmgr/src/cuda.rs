@@ -137,7 +137,14 @@ fn text(message: *const c_char) -> String {
 fn failure(call: Call, code: i32, pending: i32) -> Error {
     // SAFETY: the function has no preconditions.
     unsafe { sys::cudaGetLastError() };
+    let simulated = cfg!(feature = "sim");
     let reason = match code {
+        NO_DRIVER if simulated => {
+            "the simulated machine (feature `sim`) has no driver: CUDART_SIM_DRIVER=none says so"
+        }
+        NO_DEVICE if simulated => {
+            "the simulated machine (feature `sim`) has no device: see CUDART_SIM_DEVICES"
+        }
         NO_DRIVER => {
             "no NVIDIA driver was found, or it is older than the CUDA runtime. Install a driver, or build with the feature `sim` to run on the simulated runtime"
         }

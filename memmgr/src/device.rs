@@ -42,10 +42,10 @@ pub struct Versions {
     pub driver: i32,
 }
 
-/// The versions of runtime and driver.
+/// The versions of runtime and driver; also without a driver, whose version is 0 then.
 ///
 /// # Errors
-/// [`Error::Unavailable`] without a driver.
+/// What the runtime says.
 pub fn versions() -> Result<Versions> {
     Ok(Versions {
         runtime: cuda::runtime_version()?,

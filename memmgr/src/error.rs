@@ -39,14 +39,17 @@ pub struct OutOfMemory {
     pub idle: usize,
     /// Free in the pool, but work that may touch it has not finished.
     pub pending: usize,
-    /// The largest idle block: smaller than `requested`, or the request would have been served.
-    pub largest_idle: usize,
+    /// The largest idle block: smaller than `requested`, or the request would have been served. `None` in the async
+    /// modes, whose pool is the driver's.
+    pub largest_idle: Option<usize>,
     /// What the device reported as free (`cudaMemGetInfo`); `None` for pinned memory.
     pub device_free: Option<usize>,
     /// The limit of the pool, if one is set.
     pub limit: Option<usize>,
     /// All memory of the place, in use by whomever.
     pub capacity: usize,
+    /// Whether it was the configured size of the pool that could not be reserved, at the first allocation.
+    pub initial: bool,
 }
 
 impl OutOfMemory {
@@ -73,17 +76,24 @@ impl fmt::Display for Bytes {
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = if self.initial {
+            " for the initial pool"
+        } else {
+            ""
+        };
         write!(
             f,
-            "out of memory on {}: {} requested. The pool holds {}: {} in use, {} idle (largest block {}), {} waiting for work to finish",
+            "out of memory on {}: {} requested{what}. The pool holds {}: {} in use, {} idle",
             self.place,
             Bytes(self.requested),
             Bytes(self.reserved),
             Bytes(self.in_use),
             Bytes(self.idle),
-            Bytes(self.largest_idle),
-            Bytes(self.pending),
         )?;
+        if let Some(largest) = self.largest_idle {
+            write!(f, " (largest block {})", Bytes(largest))?;
+        }
+        write!(f, ", {} waiting for work to finish", Bytes(self.pending))?;
         if let Some(free) = self.device_free {
             write!(f, "; the device reports {} free", Bytes(free))?;
         }
@@ -92,8 +102,10 @@ impl fmt::Display for OutOfMemory {
         }
         f.write_str(if self.requested > self.capacity {
             ". It is more than there is at all"
-        } else if self.idle >= self.requested {
-            ". Enough is idle, but not in one piece: trim(), a larger initial pool, or freeing neighbours would help"
+        } else if self.initial {
+            ". Configure a smaller pool (set_*_pool_size)"
+        } else if self.idle >= self.requested && self.largest_idle.is_some() {
+            ". Enough is idle, but not in one piece: a larger initial pool, or freeing neighbours, would help"
         } else if self.idle.saturating_add(self.pending) >= self.requested {
             ". Enough will be free once pending work has finished: synchronise its streams and try again"
         } else {
@@ -148,6 +160,12 @@ pub enum Error {
         alignment: usize,
         /// The largest that is served, in bytes.
         max: usize,
+    },
+    /// A setting, in code or from the environment, that cannot be used.
+    #[error("invalid setting: {reason}")]
+    InvalidSetting {
+        /// Which setting, its value, and what it must be.
+        reason: String,
     },
     /// A pointer that the manager does not know as the start of a live block.
     #[error("unknown pointer {ptr:#x}: {reason}")]
@@ -260,7 +278,8 @@ mod tests {
             reserved: 16 << 20,
             idle: 4 << 20,
             pending: 2 << 20,
-            largest_idle: 2 << 20,
+            largest_idle: Some(2 << 20),
+            initial: false,
             device_free: Some(1 << 20),
             limit: None,
             capacity: 24 << 30,

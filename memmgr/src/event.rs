@@ -195,6 +195,11 @@ impl Fence {
         self.begun.load(Ordering::Acquire)
     }
 
+    /// When the record had ended, on the stream's clock; `u64::MAX` before.
+    pub fn ended(&self) -> u64 {
+        self.ended.load(Ordering::Acquire)
+    }
+
     /// Whether passing `self` proves that `other` has been passed.
     pub fn covers(&self, other: &Fence) -> bool {
         Arc::ptr_eq(&self.core, &other.core)

@@ -50,7 +50,7 @@ mod stream;
 mod sync;
 
 pub use buffer::{DeviceBuffer, PinnedBuffer};
-pub use bytemuck::Pod;
+pub use bytemuck::{Pod, Zeroable};
 pub use config::{Config, Reuse};
 pub use cuda::{CopyKind, cuda_calls, cuda_calls_on_this_thread};
 pub use device::{Backend, DeviceInfo, Versions, backend, devices, versions};

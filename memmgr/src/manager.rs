@@ -30,12 +30,10 @@ use std::{
 };
 
 lazy_static! {
-    static ref INSTANCE: MemoryManager = {
-        let config = Config::from_env().unwrap_or_else(|error| {
-            tracing::warn!(%error, "the environment's settings are ignored");
-            Config::default()
-        });
-        MemoryManager::with_config(config)
+    static ref INSTANCE: MemoryManager = match Config::from_env() {
+        Ok(config) => MemoryManager::with_config(config, None),
+        // `instance` cannot fail: whoever allocates is told.
+        Err(error) => MemoryManager::with_config(Config::default(), Some(error)),
     };
 }
 
@@ -58,6 +56,8 @@ pub(crate) struct Inner {
     devices: OnceLock<Box<[OnceLock<DeviceState>]>>,
     mode: AtomicU8,
     config: Mutex<Config>,
+    /// Settings of the environment that cannot be used: every allocation answers with this.
+    misconfigured: Option<Error>,
     hook: Mutex<Option<Hook>>,
     observed: Observed,
     drop_failures: AtomicU64,
@@ -130,7 +130,8 @@ impl fmt::Display for ShutdownReport {
 
 impl MemoryManager {
     /// The process's manager, made by whoever asks first (reference: `getInstance`). Makes no CUDA call and reserves
-    /// nothing. Settings come from `MEMMGR_*` variables, see [`Config::from_env`].
+    /// nothing. Settings come from `MEMMGR_*` variables, see [`Config::from_env`]; if those cannot be used, every
+    /// allocation answers [`Error::InvalidSetting`].
     #[doc(alias = "getInstance")]
     pub fn instance() -> &'static Self {
         &INSTANCE
@@ -138,17 +139,18 @@ impl MemoryManager {
 
     /// A manager of its own, with pools of its own. Makes no CUDA call.
     ///
-    /// When it is dropped, its guards stay valid; its segments go back to CUDA at the next call of any manager that may
-    /// wait (a growth, `trim`, `shutdown`), never in a drop.
+    /// When it is dropped, its guards and its raw blocks stay valid. Its segments go back to CUDA when the last guard is
+    /// gone, at the next call of any manager that may wait (`trim`, `shutdown`, a request that finds no memory), never in
+    /// a drop. Segments with live raw blocks stay for good: nobody is left who could free them.
     ///
     /// # Errors
-    /// [`Error::InvalidSize`] if an initial size exceeds its limit.
+    /// [`Error::InvalidSetting`] if an initial size exceeds its limit.
     pub fn new(config: Config) -> Result<Self> {
         config.validate()?;
-        Ok(Self::with_config(config))
+        Ok(Self::with_config(config, None))
     }
 
-    fn with_config(config: Config) -> Self {
+    fn with_config(config: Config, misconfigured: Option<Error>) -> Self {
         let pinned = PoolConfig {
             initial: config.pinned_pool_size,
             limit: config.pinned_pool_limit,
@@ -162,6 +164,7 @@ impl MemoryManager {
                 devices: OnceLock::new(),
                 mode: AtomicU8::new(config.mode.index()),
                 config: Mutex::new(config),
+                misconfigured,
                 hook: Mutex::new(None),
                 observed,
                 drop_failures: AtomicU64::new(0),
@@ -283,8 +286,9 @@ impl MemoryManager {
     /// into them.
     ///
     /// # Errors
-    /// [`Error::InvalidRange`] if the range leaves a block of the manager, [`Error::UnknownPointer`] for memory of the
-    /// manager that is free, both before any CUDA call; otherwise what the runtime says.
+    /// [`Error::InvalidRange`] if the range leaves a block of the manager, [`Error::UnknownPointer`] for free memory of the
+    /// manager's own pools, both before any CUDA call; otherwise what the runtime says (also for memory that was freed in
+    /// an async mode, which is the driver's then).
     ///
     /// # Safety
     /// `src` has `size` readable bytes and `dst` `size` bytes of device memory until the copy has run; memory of the
@@ -488,6 +492,7 @@ impl MemoryManager {
     /// [`Error::AlreadyInitialized`] once the pool exists, [`Error::LimitExceeded`] above the limit.
     #[doc(alias = "setPinnedPoolSize")]
     pub fn set_pinned_pool_size(&self, size: usize) -> Result<()> {
+        process::gate()?;
         self.inner
             .pinned
             .set_initial(size, "the pinned pool's size")
@@ -500,6 +505,7 @@ impl MemoryManager {
     /// [`Error::AlreadyInitialized`] once a device pool exists, [`Error::LimitExceeded`] above the limit.
     #[doc(alias = "setDevicePoolSize")]
     pub fn set_device_pool_size(&self, size: usize) -> Result<()> {
+        process::gate()?;
         const WHAT: &str = "the device pools' size";
         let mut config = lock(&self.inner.config);
         if let Some(limit) = config.device_pool_limit.filter(|limit| size > *limit) {
@@ -529,11 +535,17 @@ impl MemoryManager {
 
     /// Sets the most that the pinned pool may hold, in bytes; what it holds beyond stays until it is trimmed.
     pub fn set_pinned_pool_limit(&self, limit: Option<usize>) {
+        if process::is_forked() {
+            return;
+        }
         self.inner.pinned.set_limit(limit);
     }
 
     /// Sets the most that each device's own pool may hold, in bytes; what it holds beyond stays until it is trimmed.
     pub fn set_device_pool_limit(&self, limit: Option<usize>) {
+        if process::is_forked() {
+            return;
+        }
         lock(&self.inner.config).device_pool_limit = limit;
         for state in self.inner.states() {
             state.pool.set_limit(limit);
@@ -575,10 +587,16 @@ impl MemoryManager {
     }
 
     /// Called when a request cannot be met, after everything idle has been given back: `hook` may free memory and return
-    /// `true` to have the request tried again. It is called without locks and may use the manager. A panic in it counts
-    /// as `false`.
+    /// `true` to have the request tried again, 16 times at most. It is called without locks and may use the manager. A
+    /// panic in it counts as `false`. It is not called for a request that could not be met in an empty pool either.
     pub fn on_out_of_memory(&self, hook: impl Fn(&OutOfMemory) -> bool + Send + Sync + 'static) {
-        *lock(&self.inner.hook) = Some(Arc::new(hook));
+        if process::is_forked() {
+            return;
+        }
+        let hook: Hook = Arc::new(hook);
+        // What the former one holds is dropped without the lock.
+        let former = lock(&self.inner.hook).replace(hook);
+        drop(former);
     }
 
     /// Has `observer` told of every block and segment from now on; once in a manager's life.
@@ -591,8 +609,11 @@ impl MemoryManager {
 
     // Looking and giving back
 
-    /// The figures of all pools, in bytes; makes no CUDA call.
+    /// The figures of all pools, in bytes; makes no CUDA call. All zero in a forked child.
     pub fn stats(&self) -> Stats {
+        if process::is_forked() {
+            return Stats::default();
+        }
         Stats {
             device: self
                 .inner
@@ -612,6 +633,9 @@ impl MemoryManager {
 
     /// Sets all peaks to what is the case now.
     pub fn reset_peak(&self) {
+        if process::is_forked() {
+            return;
+        }
         self.inner.pinned.reset_peak();
         for state in self.inner.states() {
             state.pool.reset_peak();
@@ -703,6 +727,9 @@ impl MemoryManager {
 
     /// The last failure of a drop, if there was one since the last call; a drop has nobody to report to.
     pub fn take_error(&self) -> Option<Error> {
+        if process::is_forked() {
+            return None;
+        }
         lock(&self.inner.last_drop_failure).take()
     }
 
@@ -711,6 +738,7 @@ impl MemoryManager {
     /// # Errors
     /// What contradicts what.
     pub fn check(&self) -> Result<(), String> {
+        process::gate().map_err(|error| error.to_string())?;
         self.inner
             .pinned
             .check()
@@ -726,11 +754,12 @@ impl MemoryManager {
 
 impl fmt::Debug for MemoryManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stats = self.stats();
         f.debug_struct("MemoryManager")
             .field("backend", &crate::backend())
             .field("mode", &self.inner.requested())
-            .field("pinned", &self.inner.pinned.stats())
-            .field("devices", &self.stats().device)
+            .field("pinned", &stats.pinned)
+            .field("devices", &stats.device)
             .finish()
     }
 }
@@ -847,12 +876,18 @@ impl Inner {
         Ok(DeviceAllocatorMode::BestFitPool)
     }
 
+    /// Refuses allocations where no CUDA call may be made or the settings cannot be used.
+    fn gate(&self) -> Result<()> {
+        process::gate()?;
+        self.misconfigured.clone().map_or(Ok(()), Err)
+    }
+
     /// Pinned memory for a raw pointer or a guard; the address, 0 for size 0.
     pub fn allocate_pinned(&self, size: usize, raw: bool) -> Result<usize> {
         if size == 0 {
             return Ok(0);
         }
-        process::gate()?;
+        self.gate()?;
         let address = self.with_rescue(
             || self.pinned.allocate(size, None, raw),
             &self.pinned,
@@ -875,7 +910,7 @@ impl Inner {
         if size == 0 {
             return Ok((0, Home::Pool(ordinal)));
         }
-        process::gate()?;
+        self.gate()?;
         let state = self.state(ordinal)?;
         let family = Family::of(self.effective(state)?);
         let allocate = || match family {
@@ -925,7 +960,8 @@ impl Inner {
                 other => return other,
             }
         }
-        let hook = lock(&self.hook).clone();
+        // Nothing that a hook frees would make room for what can never fit.
+        let hook = lock(&self.hook).clone().filter(|_| refusal.can_ever_fit());
         for _ in 0..HOOK_CALLS {
             let Some(hook) = &hook else { break };
             if !catch_unwind(AssertUnwindSafe(|| hook(&refusal))).unwrap_or(false) {
@@ -1126,6 +1162,7 @@ impl Inner {
 
     /// Waits on the host for the recorded uses of a block: all, or those that write.
     pub fn settle(&self, home: Home, block: BlockRange, only_writes: bool) -> Result<()> {
+        process::gate()?;
         let fences = match home {
             Home::Pinned => self.pinned.uses(block, only_writes),
             Home::Pool(device) => self.state(device)?.pool.uses(block, only_writes),

@@ -21,7 +21,7 @@ use std::{
     marker::PhantomData,
     sync::{
         Arc, Condvar, LazyLock, Mutex, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -65,6 +65,8 @@ enum End {
     Done,
     /// The last event could not be recorded: nothing proves that its work has finished.
     Lost(Error),
+    /// The last handle went in a host function, where CUDA permits no call: whoever comes next records the end.
+    Deferred,
 }
 
 /// The state of one stream, shared by all its handles and by whatever it left behind in pools.
@@ -76,7 +78,8 @@ pub(crate) struct StreamCore {
     kind: StreamKind,
     raw: RawStream,
     owned: AtomicBool,
-    users: AtomicUsize,
+    /// The handles of users, times [`USER`], and the visitors: handles that a call of the manager holds while it runs.
+    users: AtomicU64,
     clock: AtomicU64,
     end: Mutex<End>,
     ended: Condvar,
@@ -103,17 +106,55 @@ impl StreamCore {
         if self.is_per_thread() {
             None
         } else {
-            self.add_user()
+            self.add(VISITOR, |users| users > 0)
         }
     }
 
     fn add_user(self: &Arc<Self>) -> Option<Handle> {
+        self.add(USER, |users| users >= USER)
+    }
+
+    fn add(self: &Arc<Self>, weight: u64, alive: impl Fn(u64) -> bool) -> Option<Handle> {
         self.users
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |users| {
-                (users > 0).then(|| users + 1)
+                alive(users).then(|| users + weight)
             })
             .ok()
-            .map(|_| Handle { core: self.clone() })
+            .map(|_| Handle {
+                core: self.clone(),
+                weight,
+            })
+    }
+
+    /// Whether the raw handle is somebody else's, who may destroy it as soon as the last user's handle is gone.
+    fn is_borrowed(&self) -> bool {
+        !self.owned.load(Ordering::Acquire)
+            && matches!(self.kind, StreamKind::Blocking | StreamKind::NonBlocking)
+    }
+
+    /// A handle is gone.
+    fn leave(self: &Arc<Self>, weight: u64) {
+        let left = self.users.fetch_sub(weight, Ordering::AcqRel) - weight;
+        if left >= USER || (weight == VISITOR && left > 0) {
+            return;
+        }
+        // No user has a handle any more, and none will: only the visitors of a call that runs are left.
+        if self.is_borrowed() {
+            if weight == VISITOR {
+                // Under the lock, so that the waiting user does not miss it.
+                drop(lock(&self.end));
+                self.ended.notify_all();
+                return;
+            }
+            let mut end = lock(&self.end);
+            while self.users.load(Ordering::Acquire) > 0 {
+                end = self.ended.wait(end).unwrap_or_else(PoisonError::into_inner);
+            }
+            drop(end);
+            self.retire();
+        } else if left == 0 {
+            self.retire();
+        }
     }
 
     /// Whether nobody can find out when the stream's work has finished: its end could not be recorded, or it is a
@@ -132,12 +173,12 @@ impl StreamCore {
     }
 
     /// Blocks until the end of the stream has been recorded; only sensible once it is retired.
-    pub fn wait_for_end(&self) -> Result<()> {
+    pub fn wait_for_end(self: &Arc<Self>) -> Result<()> {
         self.end_point().map(drop)
     }
 
     /// The last event; `None` if no work was left.
-    fn end_point(&self) -> Result<Option<Arc<PooledEvent>>> {
+    fn end_point(self: &Arc<Self>) -> Result<Option<Arc<PooledEvent>>> {
         let mut end = lock(&self.end);
         loop {
             match &*end {
@@ -145,6 +186,12 @@ impl StreamCore {
                 End::Recorded(event) => return Ok(Some(event.clone())),
                 End::Done => return Ok(None),
                 End::Lost(error) => return Err(error.clone()),
+                End::Deferred => {
+                    *end = End::NotYet;
+                    drop(end);
+                    self.finish()?;
+                    end = lock(&self.end);
+                }
             }
         }
     }
@@ -152,7 +199,7 @@ impl StreamCore {
     /// Whether the stream has ended and all its work has finished; never blocks.
     pub fn query_end(&self) -> Result<bool> {
         let event = match &*lock(&self.end) {
-            End::NotYet | End::Lost(_) => return Ok(false),
+            End::NotYet | End::Lost(_) | End::Deferred => return Ok(false),
             End::Done => return Ok(true),
             End::Recorded(event) => event.clone(),
         };
@@ -164,13 +211,13 @@ impl StreamCore {
     }
 
     /// Waits on the host for everything that was ever submitted to a stream that has ended.
-    pub fn wait_for_end_on_host(&self) -> Result<()> {
+    pub fn wait_for_end_on_host(self: &Arc<Self>) -> Result<()> {
         self.end_point()?
             .map_or(Ok(()), |event| event.synchronize())
     }
 
     /// Makes the stream of `handle` wait for everything that was ever submitted to a stream that has ended.
-    pub fn wait_for_end_on_stream(&self, handle: &Handle) -> Result<()> {
+    pub fn wait_for_end_on_stream(self: &Arc<Self>, handle: &Handle) -> Result<()> {
         self.end_point()?
             .map_or(Ok(()), |event| handle.wait_raw(event.raw()))
     }
@@ -202,8 +249,14 @@ impl StreamCore {
 
     /// The last handle is gone: records the end, then destroys the handle if it is ours.
     fn retire(self: &Arc<Self>) {
-        // In a forked child the locks may be held by threads that do not exist; at exit nobody asks any more.
-        if process::is_over() {
+        // In a forked child the locks may be held by threads that do not exist.
+        if process::is_forked() {
+            return;
+        }
+        if let Err(error) = process::gate() {
+            // Whoever waits for the end must not do so for ever.
+            *lock(&self.end) = End::Lost(error);
+            self.ended.notify_all();
             return;
         }
         {
@@ -216,6 +269,11 @@ impl StreamCore {
                 registry.remove(&key);
             }
         }
+        let _ = self.finish();
+    }
+
+    /// Records the end and destroys the handle if it is ours; left to a later call where CUDA permits none.
+    fn finish(self: &Arc<Self>) -> Result<()> {
         // Nobody else holds the state: no block and no mark will ever ask for the end.
         let wanted = Arc::strong_count(self) > 1;
         let end = if !wanted || process::is_over() {
@@ -225,7 +283,8 @@ impl StreamCore {
                 .and_then(|event| self.record_raw(event.raw()).map(|()| event))
             {
                 Ok(event) => End::Recorded(Arc::new(event)),
-                // SAFETY: the handle is alive until this function destroys it.
+                Err(error) if is_not_permitted(&error) => return self.defer(error),
+                // SAFETY: the handle is alive until this function destroys it, or its owner after this call.
                 Err(error) => match unsafe { cuda::stream_query(self.raw) } {
                     Ok(true) => End::Done,
                     _ => End::Lost(error),
@@ -236,11 +295,54 @@ impl StreamCore {
         self.ended.notify_all();
         if self.owned.load(Ordering::Acquire) && !process::is_over() {
             // SAFETY: this was the last handle, and pools pass no handle to CUDA without being a user.
-            if let Err(error) = unsafe { cuda::stream_destroy(self.raw) } {
-                tracing::warn!(%error, stream = self.id, "a stream could not be destroyed");
+            match unsafe { cuda::stream_destroy(self.raw) } {
+                Err(error) if is_not_permitted(&error) => return self.defer(error),
+                Err(error) => {
+                    tracing::warn!(%error, stream = self.id, "a stream could not be destroyed");
+                }
+                Ok(()) => {}
             }
         }
+        Ok(())
     }
+
+    fn defer(self: &Arc<Self>, error: Error) -> Result<()> {
+        // A borrowed handle may be dead as soon as the drop returns.
+        if self.is_borrowed() {
+            *lock(&self.end) = End::Lost(error.clone());
+            self.ended.notify_all();
+            return Err(error);
+        }
+        *lock(&self.end) = End::Deferred;
+        self.ended.notify_all();
+        lock(&DEFERRED).push(self.clone());
+        ANY_DEFERRED.store(true, Ordering::Release);
+        Err(error)
+    }
+}
+
+/// Streams whose last handle went in a host function.
+static DEFERRED: Mutex<Vec<Arc<StreamCore>>> = Mutex::new(Vec::new());
+static ANY_DEFERRED: AtomicBool = AtomicBool::new(false);
+
+/// Ends the streams whose last handle went in a host function. No lock may be held.
+pub(crate) fn finish_retirements() {
+    if !ANY_DEFERRED.load(Ordering::Acquire) || !ANY_DEFERRED.swap(false, Ordering::AcqRel) {
+        return;
+    }
+    let deferred = std::mem::take(&mut *lock(&DEFERRED));
+    for core in deferred {
+        let mut end = lock(&core.end);
+        if matches!(*end, End::Deferred) {
+            *end = End::NotYet;
+            drop(end);
+            let _ = core.finish();
+        }
+    }
+}
+
+fn is_not_permitted(error: &Error) -> bool {
+    error.cuda_code() == Some(cuda::NOT_PERMITTED)
 }
 
 impl fmt::Debug for StreamCore {
@@ -257,7 +359,14 @@ impl fmt::Debug for StreamCore {
 /// A user of a stream: as long as one exists, the raw handle is alive.
 pub(crate) struct Handle {
     core: Arc<StreamCore>,
+    /// [`USER`] or [`VISITOR`].
+    weight: u64,
 }
+
+/// A handle that the program holds, in [`StreamCore::users`].
+const USER: u64 = 1 << 32;
+/// A handle that a call of the manager holds while it runs.
+const VISITOR: u64 = 1;
 
 impl Handle {
     pub fn core(&self) -> &Arc<StreamCore> {
@@ -304,6 +413,7 @@ impl Handle {
     /// # Safety
     /// The handle is alive, and stays so as long as users exist.
     unsafe fn register(raw: RawStream, device: i32, kind: StreamKind, owned: bool) -> Result<Self> {
+        finish_retirements();
         // SAFETY: as this function demands.
         let ask = || unsafe { cuda::stream_id(raw) };
         let id = match kind {
@@ -326,29 +436,30 @@ impl Handle {
             kind,
             raw,
             owned: AtomicBool::new(owned),
-            users: AtomicUsize::new(1),
+            users: AtomicU64::new(USER),
             clock: AtomicU64::new(1),
             end: Mutex::new(End::NotYet),
             ended: Condvar::new(),
         });
         registry.insert((device, id), Arc::downgrade(&core));
-        Ok(Self { core })
+        Ok(Self { core, weight: USER })
     }
 }
 
 impl Clone for Handle {
     fn clone(&self) -> Self {
-        self.core.users.fetch_add(1, Ordering::AcqRel);
+        self.core.users.fetch_add(self.weight, Ordering::AcqRel);
         Self {
             core: self.core.clone(),
+            weight: self.weight,
         }
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        if self.core.users.fetch_sub(1, Ordering::AcqRel) == 1 && !process::is_forked() {
-            self.core.retire();
+        if !process::is_forked() {
+            self.core.leave(self.weight);
         }
     }
 }
@@ -476,6 +587,9 @@ impl Stream {
     /// # Errors
     /// What the runtime says when it is asked for the stream's id; [`Error::Unsupported`] for `cudaStreamPerThread`,
     /// which has a type of its own ([`PerThreadStream`]).
+    ///
+    /// Dropping the last handle waits for calls of the manager on other threads that use the stream at that moment, so
+    /// that its owner may destroy it afterwards; it must not happen in a host function.
     ///
     /// # Safety
     /// `stream` is a live `cudaStream_t` and stays so until the last handle made from it is dropped.

@@ -5,11 +5,12 @@
 //! except inside a device and for fills, which the host does not wait for.
 
 use super::api;
+use crate::capture::Status;
 use crate::error::{Answer, INVALID_VALUE};
 use crate::runtime::{self, Runtime, lock};
 use crate::sys::{cudaError, cudaMemcpyKind as Kind, cudaStream_t};
 use crate::work::{Place, Shape, Work};
-use crate::{check, worker};
+use crate::{check, vmm, worker};
 use std::ffi::{c_int, c_void};
 
 /// Pageable copies to a device up to this return before they are done.
@@ -79,16 +80,19 @@ fn copy(
     }
     let dst_extent = shape.extent(shape.dst_pitch).ok_or(INVALID_VALUE)?;
     let src_extent = shape.extent(shape.src_pitch).ok_or(INVALID_VALUE)?;
-    let dst = rt.place(dst as usize, dst_extent, want_dst)?;
-    let src = rt.place(src as usize, src_extent, want_src)?;
     let device = rt.engine.stream(slot).map_or(0, |s| s.device);
-    let pageable_source = match (&dst, &src) {
-        (Place::Device(..), Place::Host(at, false)) => Some(*at),
+    let reached = |place: Place| place.reached_by(device);
+    let dst = rt.place(dst as usize, dst_extent, want_dst).map(reached)?;
+    let src = rt.place(src as usize, src_extent, want_src).map(reached)?;
+    rt.forbid_implicit(slot)?;
+    let captured = rt.capture_status(slot) != Status::None;
+    let pageable_source = match &src {
+        Place::Host(at, false) if dst.on_device() && !captured => Some(*at),
         _ => None,
     };
     let (work, wait) = match (dst, src) {
-        (dst @ Place::Device(..), Place::Host(at, false))
-            if stream.is_some() && shape.height == 1 && shape.width <= STAGED =>
+        (dst @ (Place::Device(..) | Place::Mapped(..)), Place::Host(at, false))
+            if !captured && stream.is_some() && shape.height == 1 && shape.width <= STAGED =>
         {
             // SAFETY: the source is readable for that many bytes, by the contract of the copy functions.
             let bytes = unsafe { std::slice::from_raw_parts(at as *const u8, shape.width) };
@@ -96,7 +100,7 @@ fn copy(
             (Work::Staged { dst, bytes }, false)
         }
         (dst, src) => {
-            let inside = matches!((&dst, &src), (Place::Device(..), Place::Device(..)));
+            let inside = dst.on_device() && src.on_device();
             let hosts = matches!((&dst, &src), (Place::Host(..), Place::Host(..)));
             let pageable = [&dst, &src]
                 .iter()
@@ -114,7 +118,7 @@ fn copy(
         }
     });
     let (rt, point) = worker::submit(rt, call, slot, work, Vec::new())?;
-    if wait {
+    if wait && !captured {
         let seen = before.unwrap_or_else(|| check::operation(point.uid));
         drop(worker::wait(rt, &[point]));
         check::host_behind(&seen);
@@ -139,7 +143,10 @@ fn fill(
         return Ok(());
     }
     let extent = shape.extent(shape.dst_pitch).ok_or(INVALID_VALUE)?;
-    let dst = rt.place(pointer as usize, extent, Want::Device)?;
+    let device = rt.engine.stream(slot).map_or(0, |s| s.device);
+    let dst = rt
+        .place(pointer as usize, extent, Want::Device)?
+        .reached_by(device);
     let wait = stream.is_none() && matches!(dst, Place::Host(..));
     // Only the lowest byte counts.
     let value = value as u8;
@@ -223,7 +230,8 @@ api! {
                 let lies_there = rt
                     .memory
                     .block(pointer)
-                    .is_some_and(|(_, b)| !b.host && b.device as c_int == device);
+                    .is_some_and(|(_, b)| !b.host && b.device as c_int == device)
+                    || vmm::mapping(pointer).is_some_and(|(_, m)| m.device as c_int == device);
                 if count > 0 && !lies_there {
                     return Err(INVALID_VALUE);
                 }

@@ -62,7 +62,7 @@ fn attribute(device: &Device, attr: Attr) -> Answer<c_int> {
         | Attr::cudaDevAttrGPUDirectRDMASupported
         | Attr::cudaDevAttrIpcEventSupport => 0,
         // VirtualMemoryManagementSupported, which only the driver's table names.
-        Attr(102) => 0,
+        Attr(102) => c_int::from(device.config.virtual_memory),
         _ => return Err(INVALID_VALUE),
     })
 }
@@ -236,6 +236,7 @@ impl runtime::Runtime {
         self.streams
             .retain(|(slot, _)| engine.stream(*slot).is_some_and(|s| s.device != ordinal));
         self.events.retain(|e| e.device != ordinal);
+        self.forget_physical(Some(ordinal));
         crate::check::device_reset(ordinal);
         runtime::set_broken(ordinal, 0);
     }

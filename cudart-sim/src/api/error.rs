@@ -1,6 +1,6 @@
 //! Errors and versions; the small structures that the header makes inline.
 
-use super::{api, put};
+use super::put;
 use crate::calls::{Call, same_signatures};
 use crate::sys::{self, cudaError_t};
 use crate::{counters, error, runtime, thread};
@@ -60,7 +60,9 @@ pub unsafe extern "C" fn cudaRuntimeGetVersion(runtimeVersion: *mut c_int) -> cu
     put(runtimeVersion, 13000).map_or_else(|e| e, |()| cudaError_t::cudaSuccess)
 }
 
-#[unsafe(no_mangle)]
+// In the headers these are static inline functions. The bindings call wrappers of them, which go by these names.
+
+#[unsafe(export_name = "make_cudaPitchedPtr__extern")]
 pub unsafe extern "C" fn make_cudaPitchedPtr(
     d: *mut c_void,
     p: usize,
@@ -76,13 +78,13 @@ pub unsafe extern "C" fn make_cudaPitchedPtr(
     }
 }
 
-#[unsafe(no_mangle)]
+#[unsafe(export_name = "make_cudaPos__extern")]
 pub unsafe extern "C" fn make_cudaPos(x: usize, y: usize, z: usize) -> sys::cudaPos {
     counters::count(Call::make_cudaPos);
     sys::cudaPos { x, y, z }
 }
 
-#[unsafe(no_mangle)]
+#[unsafe(export_name = "make_cudaExtent__extern")]
 pub unsafe extern "C" fn make_cudaExtent(w: usize, h: usize, d: usize) -> sys::cudaExtent {
     counters::count(Call::make_cudaExtent);
     sys::cudaExtent {
@@ -103,43 +105,3 @@ same_signatures!(
     make_cudaPos,
     make_cudaExtent,
 );
-
-api! {
-    // The symbols of the driver are not simulated: the answer is that of a driver that lacks them.
-    fn cudaGetDriverEntryPoint(
-        symbol: *const c_char,
-        funcPtr: *mut *mut c_void,
-        _flags: std::ffi::c_ulonglong,
-        driverStatus: *mut sys::cudaDriverEntryPointQueryResult,
-    ) needs Driver {
-        entry_point(symbol, funcPtr, driverStatus)
-    }
-
-    fn cudaGetDriverEntryPointByVersion(
-        symbol: *const c_char,
-        funcPtr: *mut *mut c_void,
-        _cudaVersion: std::ffi::c_uint,
-        _flags: std::ffi::c_ulonglong,
-        driverStatus: *mut sys::cudaDriverEntryPointQueryResult,
-    ) needs Driver {
-        entry_point(symbol, funcPtr, driverStatus)
-    }
-}
-
-fn entry_point(
-    symbol: *const c_char,
-    function: *mut *mut c_void,
-    status: *mut sys::cudaDriverEntryPointQueryResult,
-) -> error::Answer {
-    if symbol.is_null() {
-        return Err(error::INVALID_VALUE);
-    }
-    put(function, std::ptr::null_mut())?;
-    if status.is_null() {
-        return Err(cudaError_t::cudaErrorSymbolNotFound);
-    }
-    put(
-        status,
-        sys::cudaDriverEntryPointQueryResult::cudaDriverEntryPointSymbolNotFound,
-    )
-}

@@ -4,7 +4,7 @@ use super::{api, need, put};
 use crate::error::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED};
 use crate::event::Event;
 use crate::runtime::{self, lock};
-use crate::sys::{self, cudaEvent_t, cudaStream_t};
+use crate::sys::{self, cudaError, cudaEvent_t, cudaStream_t};
 use crate::work::Work;
 use crate::{check, thread, worker};
 use std::ffi::c_uint;
@@ -30,6 +30,7 @@ fn create(place: *mut cudaEvent_t, flags: c_uint) -> Answer {
         device: thread::device(),
         timing: flags & sys::cudaEventDisableTiming == 0,
         recorded: None,
+        captured: None,
     })?;
     put(place, handle as cudaEvent_t)
 }
@@ -51,7 +52,13 @@ api! {
         if device != Some(known.device) {
             return Err(INVALID_HANDLE);
         }
-        let (work, time) = if known.timing {
+        let timing = known.timing;
+        if let Some(mark) = rt.capture_record(slot)? {
+            let event = rt.event(event as usize, "cudaEventRecord")?;
+            (event.recorded, event.captured) = (None, Some(mark));
+            return Ok(());
+        }
+        let (work, time) = if timing {
             let time = Arc::new(AtomicU64::new(0));
             (Work::Stamp(time.clone()), Some(time))
         } else {
@@ -59,7 +66,7 @@ api! {
         };
         let (mut rt, point) = worker::submit(rt, "cudaEventRecord", slot, work, Vec::new())?;
         if let Some(known) = rt.events.get_mut(event as usize) {
-            known.recorded = Some((point, time));
+            (known.recorded, known.captured) = (Some((point, time)), None);
             check::recorded(event as usize, point.uid);
         }
         Ok(())
@@ -67,7 +74,9 @@ api! {
 
     fn cudaEventQuery(event: cudaEvent_t) needs Context {
         let mut rt = lock();
-        let recorded = rt.event(event as usize, "cudaEventQuery")?.recorded.clone();
+        let known = rt.event(event as usize, "cudaEventQuery")?;
+        let (recorded, captured) = (known.recorded.clone(), known.captured.clone());
+        rt.forbid_event(captured)?;
         match recorded {
             None => Ok(()),
             Some((point, _)) => {
@@ -81,7 +90,9 @@ api! {
 
     fn cudaEventSynchronize(event: cudaEvent_t) needs Context {
         let mut rt = lock();
-        let recorded = rt.event(event as usize, "cudaEventSynchronize")?.recorded.clone();
+        let known = rt.event(event as usize, "cudaEventSynchronize")?;
+        let (recorded, captured) = (known.recorded.clone(), known.captured.clone());
+        rt.forbid_event(captured)?;
         if let Some((point, _)) = recorded {
             let seen = check::event(event as usize);
             drop(worker::wait(rt, &[point]));
@@ -105,6 +116,9 @@ api! {
         let mut points = Vec::new();
         for (time, event) in times.iter_mut().zip([start, end]) {
             let event = rt.event(event as usize, "cudaEventElapsedTime")?;
+            if event.captured.is_some() {
+                return Err(cudaError::cudaErrorCapturedEvent);
+            }
             let Some((point, Some(stamp))) = event.recorded.clone() else {
                 return Err(INVALID_HANDLE);
             };

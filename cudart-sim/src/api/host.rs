@@ -6,7 +6,7 @@ use crate::error::{Answer, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::memory::Pinned;
 use crate::runtime::{self, lock};
 use crate::sys::{self, cudaError};
-use crate::{check, mirror, thread, timing, worker};
+use crate::{check, mirror, thread, timing, vmm, worker};
 use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
 
@@ -78,7 +78,7 @@ api! {
         let (start, len) = (ptr as u64, bytes(size)?);
         start.checked_add(len).ok_or(INVALID_VALUE)?;
         let mut rt = lock();
-        if rt.devices.iter().any(|d| d.owns(start)) {
+        if rt.devices.iter().any(|d| d.owns(start)) || vmm::reserved(start) {
             return Err(INVALID_VALUE);
         }
         if rt.memory.overlaps_pinned(start, len) {

@@ -5,7 +5,7 @@ use crate::error::{Answer, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::memory::{Block, Source};
 use crate::runtime::{self, Guard, lock};
 use crate::sys::{self, cudaMemoryType as Type};
-use crate::{check, thread, timing, worker};
+use crate::{check, thread, timing, vmm, worker};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
@@ -43,6 +43,9 @@ api! {
             rt.memory.blocks.remove(&start);
             check::freed("cudaFree", start, block.size);
             rt.give_to_pool(place, start, block.size, None);
+            return Ok(());
+        }
+        if let Source::Graph(_) = block.source {
             return Ok(());
         }
         rt = runtime::synchronize(rt, Some(block.device));
@@ -99,6 +102,11 @@ fn describe(rt: &Guard, address: u64) -> sys::cudaPointerAttributes {
         found.type_ = Type::cudaMemoryTypeHost;
         found.device = region.device as i32;
         found.devicePointer = pointer;
+    } else if let Some((_, mapping)) = vmm::mapping(address) {
+        found.type_ = Type::cudaMemoryTypeDevice;
+        found.device = mapping.device as i32;
+        found.devicePointer = pointer;
+        found.hostPointer = null_mut();
     }
     found
 }

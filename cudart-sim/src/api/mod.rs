@@ -7,9 +7,11 @@
 mod capture;
 mod copy;
 mod device;
+mod driver;
 mod error;
 mod event;
 mod host;
+mod ipc;
 mod memory;
 mod pool;
 mod stream;

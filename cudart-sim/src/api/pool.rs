@@ -1,7 +1,9 @@
 //! Stream-ordered memory: pools and their attributes, `cudaMallocAsync` and `cudaFreeAsync`.
 
+use super::capture::allocation;
 use super::memory::bytes;
 use super::{api, get, need, put};
+use crate::capture::Status;
 use crate::error::{Answer, INVALID_VALUE, NOT_SUPPORTED};
 use crate::memory::{Block, Source};
 use crate::pool::{Location, Pool};
@@ -70,6 +72,9 @@ api! {
         need(devPtr)?;
         let mut rt = lock();
         let slot = rt.stream(hStream as usize, "cudaMallocAsync")?;
+        if let Some(start) = allocation(&mut rt, slot, size)? {
+            return put(devPtr, start as *mut c_void);
+        }
         allocate(rt, devPtr, size, 0, slot)
     }
 
@@ -85,6 +90,9 @@ api! {
         }
         let mut rt = lock();
         let slot = rt.stream(stream as usize, "cudaMallocFromPoolAsync")?;
+        if let Some(start) = allocation(&mut rt, slot, size)? {
+            return put(ptr, start as *mut c_void);
+        }
         allocate(rt, ptr, size, memPool as usize, slot)
     }
 
@@ -96,9 +104,18 @@ api! {
         }
         let start = devPtr as u64;
         let block = *rt.memory.blocks.get(&start).ok_or(INVALID_VALUE)?;
+        // Memory of a graph is freed in a place of the stream's order, in a graph or outside; the graph keeps it.
+        if let Source::Graph(_) = block.source {
+            drop(worker::submit(rt, "cudaFreeAsync", slot, Work::Marker, Vec::new())?);
+            return Ok(());
+        }
         let Source::Pool(place) = block.source else {
             return Err(INVALID_VALUE);
         };
+        // A capture frees what graphs have allocated, and nothing else.
+        if rt.capture_status(slot) != Status::None {
+            return Err(INVALID_VALUE);
+        }
         rt.memory.blocks.remove(&start);
         let (mut rt, point) = match worker::submit(rt, "cudaFreeAsync", slot, Work::Marker, Vec::new()) {
             Ok(submitted) => submitted,

@@ -4,7 +4,7 @@ use super::device::PRIORITIES;
 use super::{api, need, put};
 use crate::engine::Kind;
 use crate::error::{Answer, INVALID_HANDLE, INVALID_VALUE};
-use crate::runtime::{self, lock};
+use crate::runtime::{self, Guard, lock};
 use crate::sys::{self, cudaEvent_t, cudaStream_t};
 use crate::work::Work;
 use crate::{check, thread, worker};
@@ -28,6 +28,13 @@ fn create(place: *mut cudaStream_t, flags: c_uint, priority: c_int) -> Answer {
             Err(code)
         }
     }
+}
+
+/// Refuses to ask or wait for a stream where a capture forbids it.
+fn may_ask(rt: &mut Guard, slot: u32) -> Answer {
+    rt.forbid_captured(slot)?;
+    rt.forbid_implicit(slot)?;
+    rt.forbid_unsafe()
 }
 
 api! {
@@ -81,6 +88,7 @@ api! {
         need(streamId)?;
         let mut rt = lock();
         let slot = rt.stream(hStream as usize, "cudaStreamGetId")?;
+        rt.forbid_captured(slot)?;
         put(streamId, rt.engine.last(slot).uid)
     }
 
@@ -103,8 +111,12 @@ api! {
         let slot = rt.stream(stream as usize, "cudaStreamWaitEvent")?;
         let handle = event as usize;
         let event = rt.event(handle, "cudaStreamWaitEvent")?;
+        let (recorded, captured) = (event.recorded.clone(), event.captured.clone());
+        if rt.capture_wait(slot, captured, recorded.is_some())? {
+            return Ok(());
+        }
         // An event that was never recorded is waited for by nobody; a done one still makes the legacy stream a barrier.
-        let Some((point, _)) = event.recorded.clone() else {
+        let Some((point, _)) = recorded else {
             return Ok(());
         };
         rt.engine.follow(slot, point);
@@ -118,6 +130,7 @@ api! {
     fn cudaStreamSynchronize(stream: cudaStream_t) needs Context {
         let mut rt = lock();
         let slot = rt.stream(stream as usize, "cudaStreamSynchronize")?;
+        may_ask(&mut rt, slot)?;
         let points = rt.stream_ends(slot);
         let seen = check::stream(&rt.engine, slot);
         drop(worker::wait(rt, &points));
@@ -128,6 +141,7 @@ api! {
     fn cudaStreamQuery(stream: cudaStream_t) needs Context {
         let mut rt = lock();
         let slot = rt.stream(stream as usize, "cudaStreamQuery")?;
+        may_ask(&mut rt, slot)?;
         let points = rt.stream_ends(slot);
         let seen = check::stream(&rt.engine, slot);
         worker::query(rt, &points)?;

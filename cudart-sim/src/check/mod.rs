@@ -138,7 +138,8 @@ pub(crate) fn submitted(call: &str, stream: Option<&Stream>, point: Point, work:
             let mut accesses = work.accesses();
             // Pageable memory that is copied to a device is read when the call is made (`pageable_source`).
             if let Work::Copy { src, dst, .. } = work
-                && matches!((src, dst), (Place::Host(_, false), Place::Device(..)))
+                && matches!(src, Place::Host(_, false))
+                && dst.on_device()
             {
                 accesses.retain(|a| a.write);
             }
@@ -197,6 +198,34 @@ pub(crate) fn waited(uid: u64, seen: &Seen) {
             }
         });
     }
+}
+
+/// An executable graph is about to be launched in a stream: the launch comes after the one before.
+pub(crate) fn launches(exec: usize, stream: Option<&Stream>) {
+    with(|c| {
+        if let (Some(stream), Some(last)) = (stream, c.launches.get(&exec)) {
+            let (who, last) = (who(stream), last.clone());
+            c.make_room(who.uid);
+            c.order.register(who);
+            c.order.behind(who.uid, &last);
+        }
+    });
+}
+
+/// An executable graph was launched in a stream.
+pub(crate) fn launched(exec: usize, uid: u64) {
+    with(|c| {
+        if let Some(snapshot) = c.order.snapshot(uid) {
+            c.launches.insert(exec, snapshot);
+        }
+    });
+}
+
+/// An executable graph is gone.
+pub(crate) fn exec_destroyed(exec: usize) {
+    with(|c| {
+        c.launches.remove(&exec);
+    });
 }
 
 /// What a synchronisation with a stream makes known to the host.
@@ -262,14 +291,20 @@ pub(crate) fn freed_on(call: &str, point: Point, start: u64, len: u64) {
     });
 }
 
+/// These addresses belong to nobody any more, and their memory to nothing that could touch it.
+pub(crate) fn gone(start: u64, len: u64) {
+    with(|c| {
+        c.forget(start, len);
+        c.blocks.segment(start, start.saturating_add(len), false);
+    });
+}
+
 /// Physical memory (its number, and an offset in it) is mapped at an address.
-#[allow(dead_code)] // For virtual memory, which is not simulated yet.
-pub(crate) fn mapped(start: u64, len: u64, handle: u64, offset: u64) {
-    with(|c| c.places.map(start, len, handle, offset));
+pub(crate) fn mapped(start: u64, len: u64, number: u64, offset: u64) {
+    with(|c| c.places.map(start, len, number, offset));
 }
 
 /// Physical memory is unmapped: the host takes it away.
-#[allow(dead_code)] // As above.
 pub(crate) fn unmapped(call: &str, start: u64, len: u64) {
     with(|c| {
         c.host(call, Role::Free, line(start, len, true));
@@ -277,10 +312,14 @@ pub(crate) fn unmapped(call: &str, start: u64, len: u64) {
     });
 }
 
-/// Physical memory is gone, or new.
-#[allow(dead_code)] // As above.
-pub(crate) fn physical(handle: u64) {
-    let (first, last) = places::Places::keys(handle);
+/// A mapping is gone with its device.
+pub(crate) fn mapping_gone(start: u64, len: u64) {
+    with(|c| c.places.unmap(start, len));
+}
+
+/// Physical memory is gone.
+pub(crate) fn physical_gone(number: u64) {
+    let (first, last) = places::Places::keys(number);
     with(|c| c.history.clear(first, last));
 }
 

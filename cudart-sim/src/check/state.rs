@@ -25,6 +25,8 @@ pub(crate) struct Checker {
     pub(super) places: Places,
     /// What each event knew when it was recorded, by handle.
     pub(super) events: HashMap<usize, Snapshot>,
+    /// The end of the latest launch of each executable graph, by handle.
+    pub(super) launches: HashMap<usize, Snapshot>,
     /// What host functions and kernels that have not begun come after, by stream and number.
     pub(super) starts: HashMap<(u64, u64), Snapshot>,
     pub(super) findings: Findings,

@@ -11,7 +11,10 @@ use crate::{
     stream::Handle,
     sync::lock,
 };
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::{
+    sync::{Arc, MutexGuard, PoisonError},
+    thread,
+};
 
 /// Segments are multiples of this: the page of a device.
 const PAGE: usize = 2 << 20;
@@ -77,8 +80,10 @@ impl Pool {
             if state.prepared {
                 return Ok(());
             }
-            if state.growing {
-                drop(self.wait_for_growth(state));
+            if let Some(by) = state.growing {
+                if by != thread::current().id() {
+                    drop(self.wait_for_growth(state));
+                }
                 return Ok(());
             }
             let initial = state.config.initial;
@@ -94,7 +99,7 @@ impl Pool {
                 state.prepared = true;
                 return Ok(());
             }
-            state.growing = true;
+            state.growing = Some(thread::current().id());
             len
         };
         let _ticket = Ticket(self);
@@ -102,7 +107,13 @@ impl Pool {
             Error::Cuda {
                 code: cuda::OUT_OF_MEMORY,
                 ..
-            } => self.refusal(len),
+            } => match self.refusal(len) {
+                Error::OutOfMemory(mut refusal) => {
+                    refusal.initial = true;
+                    Error::OutOfMemory(refusal)
+                }
+                other => other,
+            },
             other => other,
         })?;
         let mut state = self.enter(base, len)?;
@@ -164,6 +175,7 @@ impl Pool {
 
     /// Queries fences and makes what has completed idle: a bounded part, or all of it.
     pub(super) fn poll(&self, all: bool) {
+        crate::stream::finish_retirements();
         let candidates = lock(&self.state).order.candidates(all);
         let mut done: Vec<Arc<Fence>> = Vec::new();
         for queue in candidates {
@@ -191,7 +203,12 @@ impl Pool {
     fn grow(&self, size: usize, rounded: usize, on: Option<&Handle>, raw: bool) -> Result<Growth> {
         let (wanted, exact) = {
             let mut state = lock(&self.state);
-            if state.growing {
+            if let Some(by) = state.growing {
+                if by == thread::current().id() {
+                    return Err(Error::Unsupported {
+                        reason: "an allocation that makes a pool grow, inside the report of a segment by which it grows".into(),
+                    });
+                }
                 drop(self.wait_for_growth(state));
                 return Ok(Growth::Elsewhere);
             }
@@ -207,13 +224,16 @@ impl Pool {
             }
             let page = rounded.checked_next_multiple_of(PAGE).unwrap_or(rounded);
             let wanted = page.max(state.config.growth).min(room);
-            state.growing = true;
+            state.growing = Some(thread::current().id());
             // The limit may cut into the last granule.
             (wanted - wanted % GRANULE, rounded)
         };
         let _ticket = Ticket(self);
         if exact > self.source.capacity()?.total {
             return Ok(Growth::Refused);
+        }
+        if segment::has_orphans() && crate::stream::all_idle() {
+            segment::release_orphans();
         }
         let mut refused = Ok(Growth::Refused);
         let mut sizes = vec![
@@ -257,7 +277,7 @@ impl Pool {
     }
 
     fn wait_for_growth<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        while state.growing {
+        while state.growing.is_some() {
             state = self
                 .grown
                 .wait(state)
@@ -307,6 +327,7 @@ impl Pool {
                 }
                 Err(error) => {
                     state.give_back(address);
+                    drop(guard);
                     // A stream that lost its marks is somebody else's trouble: try what remains.
                     if !marks.iter().any(|mark| mark.is_lost()) {
                         return Err(error);
@@ -336,13 +357,18 @@ impl Pool {
 
     /// Gives segments back that `shutdown` could not, unless CUDA would make this call wait for running work.
     fn release_retiring(&self) {
-        if !std::mem::take(&mut lock(&self.state).release_due) {
-            return;
+        {
+            let mut state = lock(&self.state);
+            state.release_due = false;
+            if !state.has_empty_retiring() {
+                return;
+            }
         }
-        self.poll(true);
         if !crate::stream::all_idle() {
             return;
         }
+        self.poll(true);
+        self.end_epochs(None);
         let released = self.release_segments(|state, base| state.retiring.contains(&base));
         if let Err(error) = released {
             tracing::warn!(%error, "a segment could not be given back");
@@ -408,10 +434,19 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        if crate::process::is_over() {
+            return;
+        }
         // CUDA's free functions wait for the whole device, which a drop must not: the next slow call of any manager
         // gives the segments back.
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let bases: Vec<usize> = state.space.segments().map(|segment| segment.base).collect();
+        // No guard is left, since a guard holds the manager. Raw blocks may be: their segments stay for good.
+        let bases: Vec<usize> = state
+            .space
+            .segments()
+            .filter(|segment| !state.space.has_live_blocks(*segment))
+            .map(|segment| segment.base)
+            .collect();
         if !bases.is_empty() {
             segment::orphan(
                 std::mem::replace(&mut self.source, segment::Source::Pinned),
@@ -452,7 +487,7 @@ struct Ticket<'a>(&'a Pool);
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        lock(&self.0.state).growing = false;
+        lock(&self.0.state).growing = None;
         self.0.grown.notify_all();
     }
 }

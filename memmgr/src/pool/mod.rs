@@ -12,7 +12,7 @@ mod order;
 pub(crate) mod segment;
 mod uses;
 
-pub(crate) use order::{Use, add_use};
+pub(crate) use order::{Use, add_follower, add_use, worth_a_query};
 pub(crate) use uses::BlockRange;
 
 use crate::{
@@ -30,6 +30,7 @@ use segment::{Capacity, Source};
 use std::{
     collections::BTreeSet,
     sync::{Arc, Condvar, Mutex},
+    thread::ThreadId,
 };
 
 pub(crate) use best_fit::GRANULE;
@@ -65,8 +66,8 @@ struct State {
     config: PoolConfig,
     /// Whether the initial size has been reserved.
     prepared: bool,
-    /// Whether a thread is getting a segment.
-    growing: bool,
+    /// The thread that is getting a segment.
+    growing: Option<ThreadId>,
     /// Segments to be given back as soon as they are idle (after `shutdown`).
     retiring: BTreeSet<usize>,
     /// A block of such a segment was freed: the next allocating call looks whether it is idle.
@@ -111,7 +112,7 @@ impl Pool {
             counters: Counters::default(),
             config,
             prepared: false,
-            growing: false,
+            growing: None,
             retiring: BTreeSet::new(),
             release_due: false,
         };
@@ -133,19 +134,23 @@ impl Pool {
     ///
     /// A hit makes no CUDA call, unless another stream waits for this one's epoch.
     pub fn allocate(&self, size: usize, on: Option<&Handle>, raw: bool) -> Result<usize> {
-        let (found, wanted) = {
+        let (found, wanted, crowded) = {
             let mut state = lock(&self.state);
             state.counters.allocations += 1;
             if state.prepared && !state.release_due {
                 let found = state.take_usable(size, on, raw);
                 state.counters.reuses += u64::from(found.is_some());
                 let wanted = on.map(|on| state.order.epochs_to_close(on.core()));
-                (found, wanted.unwrap_or_default())
+                (found, wanted.unwrap_or_default(), state.order.is_crowded())
             } else {
-                (None, Vec::new())
+                (None, Vec::new(), false)
             }
         };
         self.close_epochs(wanted, on);
+        // Hits alone would keep what streams that have ended left behind.
+        if crowded && found.is_some() {
+            self.poll(false);
+        }
         match found {
             Some(address) => Ok(address),
             None => self.allocate_slowly(size, on, raw).inspect_err(|_| {
@@ -358,6 +363,15 @@ impl State {
         })
     }
 
+    /// Whether a segment that is to be given back has no live block.
+    fn has_empty_retiring(&self) -> bool {
+        self.retiring.iter().any(|base| {
+            self.space
+                .segment_of(*base)
+                .is_some_and(|segment| !self.space.has_live_blocks(segment))
+        })
+    }
+
     /// Notes what completed and makes memory idle.
     fn complete(&mut self, fences: &[Arc<Fence>], all: bool) {
         let budget = if all { usize::MAX } else { SETTLE_BUDGET };
@@ -375,7 +389,8 @@ impl State {
             reserved: stats.reserved,
             idle: stats.idle,
             pending: stats.pending,
-            largest_idle: stats.largest_idle,
+            largest_idle: Some(stats.largest_idle),
+            initial: false,
             device_free: capacity.free,
             limit: self.config.limit,
             capacity: capacity.total,

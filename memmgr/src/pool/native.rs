@@ -5,8 +5,8 @@
 //! (one that allocates and never waits, one that frees and waits for whatever it must).
 
 use super::{
-    BlockRange, FreeOn, LiveRange, Use, add_use, best_fit, segment::internal_stream,
-    uses::check_inside,
+    BlockRange, FreeOn, LiveRange, Use, add_follower, add_use, best_fit, segment::internal_stream,
+    uses::check_inside, worth_a_query,
 };
 use crate::{
     cuda::{self, PoolAttr, RawPool},
@@ -14,6 +14,7 @@ use crate::{
     error::{Error, OutOfMemory, Place, Result},
     event::Fence,
     mode::DeviceAllocatorMode,
+    process,
     stats::{NativePoolUsage, PoolStats},
     stream::{Handle, Stream, StreamCore, handle_of},
     sync::lock,
@@ -21,7 +22,7 @@ use crate::{
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -64,8 +65,23 @@ struct State {
     stats: [PoolStats; 2],
     /// Blocks whose free could not be submitted where it was asked for (in a host function): the next call does it.
     parked: Vec<(usize, Vec<Arc<Fence>>)>,
-    /// Streams on which blocks were freed that the host has not seen to be free since, by uid.
-    freed_on: BTreeMap<u64, Arc<StreamCore>>,
+    /// Points of streams on which blocks were freed that the host has not seen to be free since, by the stream's uid:
+    /// open ones, or, on a per-thread stream, the last free.
+    freed_on: BTreeMap<u64, Arc<Fence>>,
+}
+
+/// What managers left that were dropped in a host function.
+static ORPHANS: Mutex<Vec<Native>> = Mutex::new(Vec::new());
+
+/// Whether there is anything for [`release_orphans`] to do.
+pub(crate) fn has_orphans() -> bool {
+    !lock(&ORPHANS).is_empty()
+}
+
+/// Gives back what managers left that were dropped in a host function.
+pub(crate) fn release_orphans() {
+    let orphans = std::mem::take(&mut *lock(&ORPHANS));
+    drop(orphans);
 }
 
 /// How many streams [`State::freed_on`] may hold before those that have ended are dropped.
@@ -245,8 +261,8 @@ impl Native {
         }
         // The driver gives memory to others only once the host has seen that it is free.
         let freed_on = std::mem::take(&mut lock(&self.state).freed_on);
-        for core in freed_on.into_values() {
-            if let Err(error) = Fence::open(core).wait_on_host() {
+        for fence in freed_on.into_values() {
+            if let Err(error) = fence.wait_on_host() {
                 tracing::debug!(%error, "some frees cannot be waited for");
             }
         }
@@ -274,7 +290,8 @@ impl Native {
             reserved: usage.reserved,
             idle: usage.reserved.saturating_sub(usage.used),
             pending: 0,
-            largest_idle: 0,
+            largest_idle: None,
+            initial: false,
             device_free: Some(free),
             limit: None,
             capacity: total,
@@ -335,7 +352,7 @@ impl Native {
                     // other work comes before in this stream.
                     unsafe { cuda::free_async(address, handle.raw()) }
                 });
-                self.note_freed_on(handle.core());
+                self.note_freed_on(handle);
                 let mut marks = uses;
                 marks.push(Fence::open(handle.core().clone()));
                 return self.finish_free(address, marks, result);
@@ -364,23 +381,27 @@ impl Native {
     }
 
     /// Remembers a stream on which a block was freed.
-    fn note_freed_on(&self, core: &Arc<StreamCore>) {
+    fn note_freed_on(&self, handle: &Handle) {
+        let core = handle.core();
+        // Only its own thread can record on a per-thread stream.
+        let recorded = core.is_per_thread().then(|| Fence::after_work(handle).0);
         let mut state = lock(&self.state);
-        if state.freed_on.contains_key(&core.uid) {
+        if recorded.is_none() && state.freed_on.contains_key(&core.uid) {
             return;
         }
+        let point = recorded.unwrap_or_else(|| Fence::open(core.clone()));
         if state.freed_on.len() >= FREED_ON {
             // Asking makes CUDA calls, which is not for this lock.
             let known = std::mem::take(&mut state.freed_on);
             drop(state);
             let pending: Vec<_> = known
                 .into_iter()
-                .filter(|(_, core)| !core.query_end().unwrap_or(false))
+                .filter(|(_, fence)| !fence.query().unwrap_or(false))
                 .collect();
             state = lock(&self.state);
             state.freed_on.extend(pending);
         }
-        state.freed_on.insert(core.uid, core.clone());
+        state.freed_on.insert(core.uid, point);
     }
 
     fn free_behind(&self, address: usize, marks: &[Arc<Fence>]) -> Result<()> {
@@ -414,6 +435,7 @@ impl Native {
     }
 
     fn free_parked(&self) {
+        crate::stream::finish_retirements();
         let parked = {
             let mut state = lock(&self.state);
             if state.parked.is_empty() {
@@ -446,6 +468,7 @@ impl Native {
 
     /// As [`super::Pool::add_use`].
     pub fn add_use(&self, range: BlockRange, fence: &Arc<Fence>, writes: bool) {
+        let mut many = Vec::new();
         if let Some(block) = lock(&self.state).blocks.get_mut(&range.start) {
             add_use(
                 &mut block.uses,
@@ -454,6 +477,10 @@ impl Native {
                     writes,
                 },
             );
+            many = worth_a_query(&block.uses);
+        }
+        for used in many {
+            let _ = used.query();
         }
     }
 
@@ -490,9 +517,9 @@ impl Native {
     /// As [`super::Pool::follows`].
     pub fn follows(&self, range: BlockRange, handle: &Handle) {
         if let Some(block) = lock(&self.state).blocks.get_mut(&range.start)
-            && !block.followers.contains(&handle.core().uid)
+            && block.stream.is_some()
         {
-            block.followers.push(handle.core().uid);
+            add_follower(&mut block.followers, handle.core().uid);
         }
     }
 
@@ -576,13 +603,36 @@ impl Native {
 
 impl Drop for Native {
     fn drop(&mut self) {
+        if process::is_over() {
+            return;
+        }
+        self.free_parked();
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let parked = std::mem::take(&mut state.parked);
         // A pool with live blocks or frees in flight stays until they are gone, says CUDA; memory of a manager that is
         // dropped has no user.
-        if let Some(pool) = self.own.get() {
+        let own = self.own.take().filter(|pool| {
             // SAFETY: this was the last user of the pool.
-            if let Err(error) = unsafe { cuda::mem_pool_destroy(*pool) } {
-                tracing::debug!(%error, "a memory pool could not be destroyed");
+            match unsafe { cuda::mem_pool_destroy(*pool) } {
+                Err(Error::Cuda {
+                    code: cuda::NOT_PERMITTED,
+                    ..
+                }) => true,
+                Err(error) => {
+                    tracing::debug!(%error, "a memory pool could not be destroyed");
+                    false
+                }
+                Ok(()) => false,
             }
+        });
+        // In a host function nothing can be given back: a later call does it, by dropping what is left.
+        if own.is_some() || !parked.is_empty() {
+            let left = Self::new(self.device, 0);
+            lock(&left.state).parked = parked;
+            if let Some(own) = own {
+                let _ = left.own.set(own);
+            }
+            lock(&ORPHANS).push(left);
         }
     }
 }

@@ -70,6 +70,61 @@ struct Entry {
     key: Box<[u64]>,
 }
 
+impl Entry {
+    /// The stream of all marks that are not complete, if they were on several and now are on one.
+    fn only_stream(&self) -> Option<&Arc<StreamCore>> {
+        if self.class != SHARED {
+            return None;
+        }
+        let mut left = self.marks.iter().filter(|mark| !mark.is_done());
+        let first = left.next()?.core();
+        left.all(|mark| Arc::ptr_eq(mark.core(), first))
+            .then_some(first)
+    }
+}
+
+/// Drops marks that a later one of the same stream proves, so that the marks of memory that changes hands for ever stay
+/// few.
+fn drop_covered(marks: &mut Vec<Arc<Fence>>) {
+    if marks.len() < 2 {
+        return;
+    }
+    let mut last: FxHashMap<u64, u64> = FxHashMap::default();
+    for mark in marks.iter() {
+        let begun = last.entry(mark.core().uid).or_default();
+        *begun = (*begun).max(mark.begun());
+    }
+    marks.retain(|mark| {
+        last.get(&mark.core().uid)
+            .is_none_or(|begun| *begun <= mark.ended())
+    });
+}
+
+/// How many uses of a block are worth a look for those that have finished.
+const MANY_USES: usize = 16;
+
+/// Uses to be queried, outside the lock, when there are many: those that have finished go at the next [`add_use`].
+pub(crate) fn worth_a_query(uses: &[Use]) -> Vec<Arc<Fence>> {
+    if uses.is_empty() || !uses.len().is_multiple_of(MANY_USES) {
+        return Vec::new();
+    }
+    uses.iter().map(|used| used.fence.clone()).collect()
+}
+
+/// How many streams are remembered to follow a block's marks.
+const FOLLOWERS: usize = 64;
+
+/// Remembers a stream that follows a block's marks; one that is forgotten is made to wait once more.
+pub(crate) fn add_follower(followers: &mut Vec<u64>, uid: u64) {
+    if followers.contains(&uid) {
+        return;
+    }
+    if followers.len() >= FOLLOWERS {
+        followers.clear();
+    }
+    followers.push(uid);
+}
+
 /// A stream, as a pool sees it.
 #[derive(Debug)]
 struct Slot {
@@ -189,10 +244,8 @@ impl Order {
             return;
         }
         // What could not be recorded is tried again at the stream's next call.
-        if !fence.is_closed()
-            && !fence.core().is_retired()
-            && let Some(slot) = self.slots.get_mut(&fence.core().uid)
-        {
+        if !fence.is_closed() && !fence.core().is_retired() {
+            let slot = self.slot(fence.core());
             if slot.wanted.iter().all(|wanted| wanted.uid != fence.uid) {
                 slot.wanted.push(fence.clone());
             }
@@ -233,6 +286,7 @@ impl Order {
         marks.retain(|mark| !mark.is_done());
         marks.sort_unstable_by_key(|mark| mark.uid);
         marks.dedup_by_key(|mark| mark.uid);
+        drop_covered(&mut marks);
         let Some(first) = marks.first() else {
             return Owner::IDLE;
         };
@@ -515,7 +569,7 @@ impl Order {
                     continue;
                 };
                 entry.pending = entry.pending.saturating_sub(1);
-                if entry.pending == 0 {
+                if entry.pending == 0 || entry.only_stream().is_some() {
                     self.settling.push_back(id);
                 }
             }
@@ -530,12 +584,23 @@ impl Order {
                 return;
             };
             // A number that was recycled meanwhile belongs to somebody else.
-            if !self.is_complete(id) {
+            let target = if self.is_complete(id) {
+                None
+            } else if let Some(entry) = self.entry(id).filter(|_| space.spans_of(id) > 0)
+                && entry.only_stream().is_some()
+            {
+                // What remains lies on one stream, which may have the memory at once.
+                Some(self.owner_of(entry.marks.clone()))
+            } else {
                 self.settling.pop_front();
                 continue;
-            }
+            };
             let before = space.spans_of(id);
-            let finished = space.settle(id, budget);
+            let finished = match target {
+                None => space.settle(id, budget),
+                // An error (ids that contradict each other) leaves the spans as they are.
+                Some(target) => space.rename(id, target, budget).unwrap_or(true),
+            };
             budget = budget.saturating_sub(before.saturating_sub(space.spans_of(id)).max(1));
             if finished {
                 self.settling.pop_front();
@@ -560,6 +625,7 @@ impl Order {
             .map(|(uid, slot)| (*uid, slot.class))
             .collect();
         if ended.is_empty() {
+            self.sweep_at = self.slots.len() * 2;
             return;
         }
         let used: rustc_hash::FxHashSet<u32> = self

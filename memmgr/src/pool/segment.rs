@@ -120,8 +120,14 @@ pub(crate) fn orphan(source: Source, bases: Vec<usize>) {
     lock(&ORPHANS).push((source, bases));
 }
 
+/// Whether there is anything for [`release_orphans`] to do.
+pub(crate) fn has_orphans() -> bool {
+    !lock(&ORPHANS).is_empty() || super::native::has_orphans()
+}
+
 /// Gives back the segments of pools that were dropped.
 pub(crate) fn release_orphans() {
+    super::native::release_orphans();
     let orphans = std::mem::take(&mut *lock(&ORPHANS));
     for (source, bases) in orphans {
         for base in bases {

@@ -2,7 +2,7 @@
 
 use super::{
     Pool,
-    order::{Use, add_use},
+    order::{Use, add_follower, add_use, worth_a_query},
 };
 use crate::{
     error::{Error, Result},
@@ -55,6 +55,7 @@ impl Pool {
 
     /// Records a use of a live block.
     pub fn add_use(&self, block: BlockRange, fence: &Arc<Fence>, writes: bool) {
+        let mut many = Vec::new();
         if let Some(live) = lock(&self.state).space.data_mut(block.start) {
             add_use(
                 &mut live.uses,
@@ -63,6 +64,10 @@ impl Pool {
                     writes,
                 },
             );
+            many = worth_a_query(&live.uses);
+        }
+        for used in many {
+            let _ = used.query();
         }
     }
 
@@ -116,9 +121,8 @@ impl Pool {
         if waited
             && let Some(live) = state.space.data_mut(block.start)
             && !live.inherited.is_empty()
-            && !live.followers.contains(&handle.core().uid)
         {
-            live.followers.push(handle.core().uid);
+            add_follower(&mut live.followers, handle.core().uid);
         }
     }
 }

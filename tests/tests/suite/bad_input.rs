@@ -547,7 +547,7 @@ fn an_initial_size_above_its_limit_is_refused() {
             MemoryManager::new(config).unwrap_err()
         });
         let text = error.to_string();
-        assert!(matches!(error, Error::InvalidSize { .. }), "{text}");
+        assert!(matches!(error, Error::InvalidSetting { .. }), "{text}");
         assert!(text.contains("2000") && text.contains("1000"), "{text}");
     }
     for kind in OWN_POOLS {

@@ -64,7 +64,9 @@ pub fn checked(size: usize) -> Result<usize, crate::Error> {
     round(size)
         .filter(|rounded| isize::try_from(*rounded).is_ok())
         .ok_or_else(|| crate::Error::InvalidSize {
-            reason: format!("{size} bytes cannot be rounded up to the granule of {GRANULE} bytes"),
+            reason: format!(
+                "{size} bytes, rounded up to the granule of {GRANULE} bytes, are more than an address range can have"
+            ),
         })
 }
 
