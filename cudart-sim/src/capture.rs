@@ -11,8 +11,8 @@ use crate::graph::{Body, Node, Step};
 use crate::memory::{Block, Source};
 use crate::runtime::{Runtime, lock};
 use crate::sys::cudaError;
-use crate::thread;
 use crate::work::Work;
+use crate::{check, thread};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const FORBIDDEN: cudaError = cudaError::cudaErrorStreamCaptureUnsupported;
@@ -454,6 +454,7 @@ impl Runtime {
             host: false,
         };
         self.memory.blocks.insert(start, block);
+        check::allocated(start, size);
         self.capture_work("cudaMallocAsync", slot, Work::Marker)?;
         if let Some(capture) = self.capture_of(slot) {
             capture.blocks.push(start);

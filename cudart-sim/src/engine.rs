@@ -5,6 +5,7 @@
 //! and all points it depends on are done, and when the schedule allows it. Everything here runs under the one lock of
 //! the runtime; the work itself runs outside it (`worker.rs`).
 
+use crate::check;
 use crate::config::{Schedule, TimeModel};
 pub(crate) use crate::stream::{Kind, Point};
 use crate::stream::{Op, State, Stream};
@@ -97,6 +98,11 @@ impl Engine {
         self.slots.get(slot as usize)
     }
 
+    /// The stream with that id.
+    pub(crate) fn with_id(&self, uid: u64) -> Option<&Stream> {
+        self.slots.iter().find(|s| uid != 0 && s.uid == uid)
+    }
+
     pub(crate) fn create(&mut self, device: u32, kind: Kind, priority: i32) -> u32 {
         let uid = self.next_uid;
         self.next_uid += 1;
@@ -131,6 +137,7 @@ impl Engine {
             return;
         };
         stream.destroyed = true;
+        check::destroyed(uid);
         if stream.queue.is_empty() {
             self.vacate(slot);
         }
@@ -202,6 +209,7 @@ impl Engine {
             ..last
         };
         trace::submitted(call, point, &work, &after);
+        check::submitted(call, self.stream(slot), point, &work);
         after.retain(|p| !self.done(*p));
         let lazy = self.schedule == Schedule::Lazy;
         let inline = self.inline(&work) && !lazy;

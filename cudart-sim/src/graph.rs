@@ -4,6 +4,7 @@
 //! their dependencies allow. Launches of one graph follow one another. Memory that a graph allocates is taken when it
 //! is captured and stays until the graph, all that was instantiated from it and all its launches are gone.
 
+use crate::check;
 use crate::engine::Point;
 use crate::handles::Handles;
 use crate::memory::Source;
@@ -155,6 +156,7 @@ impl Runtime {
                 continue;
             };
             self.memory.blocks.remove(start);
+            check::gone(*start, block.size);
             if let Some(device) = self.devices.get_mut(block.device as usize) {
                 device.give(*start, block.size);
             }

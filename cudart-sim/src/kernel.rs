@@ -1,5 +1,6 @@
 //! What stands for a kernel: a closure that runs in a stream and sees only the ranges that were declared.
 
+use crate::check::called_from;
 use crate::entry::{Needs, enter_named};
 use crate::error::{Answer, INVALID_VALUE};
 use crate::runtime::lock;
@@ -8,6 +9,7 @@ use crate::trace::Access;
 use crate::work::{Place, Shape, Work};
 use crate::{vmm, worker};
 use std::ffi::c_void;
+use std::panic::Location;
 use std::time::Duration;
 
 /// A range of device (or page-locked) memory: where it starts, and how many bytes it has.
@@ -25,6 +27,7 @@ pub struct KernelView {
 /// Runs `f` in a stream, as a kernel that reads and writes just these ranges. Returns what a launch would:
 /// `cudaErrorInvalidValue` for a range that is not inside one allocation, `cudaErrorInvalidResourceHandle` for a
 /// destroyed stream. CUDA calls inside are refused with 800.
+#[track_caller]
 pub fn launch(
     stream: sys::cudaStream_t,
     reads: &[Range],
@@ -34,7 +37,40 @@ pub fn launch(
     launch_for(stream, Duration::ZERO, reads, writes, f)
 }
 
+/// Runs `f` in a stream as a host function that reads and writes these ranges itself: host memory, page-locked or not.
+/// For the ordering checker; what `f` really touches is its own affair. CUDA calls inside are refused with 800.
+#[track_caller]
+pub fn launch_host(
+    stream: sys::cudaStream_t,
+    reads: &[Range],
+    writes: &[Range],
+    f: impl FnOnce() + Send + 'static,
+) -> sys::cudaError_t {
+    let site = Location::caller();
+    let line = |write| {
+        move |(pointer, len): &Range| {
+            let place = Place::Host(*pointer as usize, false);
+            Access::new(&place, Shape::line(*len), *len, write)
+        }
+    };
+    let accesses = reads
+        .iter()
+        .map(line(false))
+        .chain(writes.iter().map(line(true)))
+        .collect();
+    let work = Work::Kernel(Box::new(f), Duration::ZERO, accesses);
+    enter_named(Needs::Context, || {
+        let mut rt = lock();
+        let slot = rt.stream(stream as usize, "launch_host")?;
+        called_from(site, || {
+            worker::submit(rt, "launch_host", slot, work, Vec::new())
+        })
+        .map(drop)
+    })
+}
+
 /// As [`launch`]; the kernel takes at least that long if a time model is on.
+#[track_caller]
 pub fn launch_for(
     stream: sys::cudaStream_t,
     duration: Duration,
@@ -42,6 +78,7 @@ pub fn launch_for(
     writes: &[Range],
     f: impl FnOnce(&mut KernelView) + Send + 'static,
 ) -> sys::cudaError_t {
+    let site = Location::caller();
     enter_named(Needs::Context, || {
         let mut rt = lock();
         let slot = rt.stream(stream as usize, "launch")?;
@@ -75,14 +112,11 @@ pub fn launch_for(
                 }
             }
         };
-        drop(worker::submit(
-            rt,
-            "launch",
-            slot,
-            Work::Kernel(Box::new(body), duration, accesses),
-            Vec::new(),
-        )?);
-        Ok(())
+        let work = Work::Kernel(Box::new(body), duration, accesses);
+        called_from(site, || {
+            worker::submit(rt, "launch", slot, work, Vec::new())
+        })
+        .map(drop)
     })
 }
 

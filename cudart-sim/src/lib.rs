@@ -26,13 +26,14 @@
 //!
 //! One lock guards everything (`runtime.rs`); work runs outside it (`worker.rs`). `engine.rs` decides what may run,
 //! `contents.rs` and `mirror.rs` hold the bytes, `device.rs`, `pool.rs`, `memory.rs` and `vmm.rs` say who owns which of them,
-//! `capture.rs` and `graph.rs` record work instead of running it, and
-//! `api/` holds the C functions by subject.
+//! `capture.rs` and `graph.rs` record work instead of running it, and `api/` holds the C functions by subject. `check/` is
+//! the ordering checker, which looks at all that is submitted.
 #![deny(missing_docs)]
 
 mod api;
 mod calls;
 mod capture;
+mod check;
 mod config;
 mod contents;
 mod control;
@@ -59,13 +60,18 @@ mod vmm;
 mod work;
 mod worker;
 
+pub use check::{
+    By, Check, CheckerSize, Finding, FindingKind, Moment, Operation, check, checker_size,
+    expect_clean, host_read, host_write, moment, on_allocate, on_free, on_segment, ordered, report,
+    report_within, tag,
+};
 pub use config::{Config, DeviceConfig, Schedule, TimeModel};
 pub use control::{
     AlreadyInUse, MemoryInfo, break_context, configure, memory_info, reset, set_schedule, unload,
 };
 pub use counters::{calls, thread_calls, thread_calls_of};
 pub use fault::{Fault, fail};
-pub use kernel::{KernelView, Range, launch, launch_for, read_device};
+pub use kernel::{KernelView, Range, launch, launch_for, launch_host, read_device};
 
 /// The types and signatures of the CUDA runtime that is simulated.
 pub mod sys {

@@ -1,6 +1,7 @@
 //! The whole simulated machine behind one lock, and the states in which it refuses to work.
 
 use crate::capture::Captures;
+use crate::check;
 use crate::config::{Config, MAX_DEVICES, Schedule};
 use crate::device::Device;
 use crate::engine::{Engine, Kind, Point};
@@ -192,6 +193,7 @@ impl Runtime {
             place.store(0, Ordering::Relaxed);
         }
         UNLOADED.store(false, Ordering::Relaxed);
+        check::restart();
     }
 
     /// The device of that ordinal.
@@ -318,7 +320,9 @@ impl Runtime {
 /// Waits for everything that is submitted, on one device or on all.
 pub(crate) fn synchronize(mut rt: Guard, device: Option<u32>) -> Guard {
     let ends = rt.ends(device);
+    let seen = check::device(device);
     rt = worker::wait(rt, &ends);
+    check::host_behind(&seen);
     rt.engine.observe_idle(device);
     rt.observe(&[]);
     rt

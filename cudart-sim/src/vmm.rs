@@ -5,6 +5,7 @@
 //! is a range of its device's memory, so that its contents stay where they are whatever maps it. Work looks its
 //! addresses up when it runs, piece by piece, and nothing here waits for it.
 
+use crate::check;
 use crate::contents::Space;
 use crate::device::PAGE;
 use crate::error::{Answer, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
@@ -179,6 +180,7 @@ pub(crate) fn free(start: u64, len: u64) -> Answer {
         return Err(INVALID_VALUE);
     }
     table.reserved.remove(&start);
+    check::gone(start, len);
     mirror::release(start as usize, len as usize);
     Ok(())
 }
@@ -285,6 +287,7 @@ impl Runtime {
         }
         let (device, start, len) = (physical.device, physical.start, physical.len);
         self.vmm.physical.remove(&id);
+        check::physical_gone(id);
         if let Some(device) = self.devices.get_mut(device as usize) {
             device.give_pages(start, len);
         }
@@ -340,6 +343,7 @@ impl Runtime {
         };
         table.mappings.insert(start, mapping);
         physical.mappings += 1;
+        check::mapped(start, len, id, offset);
         Ok(())
     }
 
@@ -351,6 +355,7 @@ impl Runtime {
             freed.extend(table.mappings.remove(&place).map(|m| m.physical));
         }
         drop(table);
+        check::unmapped("cuMemUnmap", start, len);
         for id in freed {
             if let Some(physical) = self.vmm.physical.get_mut(&id) {
                 physical.mappings = physical.mappings.saturating_sub(1);
@@ -364,8 +369,18 @@ impl Runtime {
     pub(crate) fn forget_physical(&mut self, device: Option<u32>) {
         let gone = |d: u32| device.is_none_or(|x| x == d);
         let mut table = table_mut();
-        table.mappings.retain(|_, m| !gone(m.device));
-        self.vmm.physical.retain(|_, p| !gone(p.device));
+        table.mappings.retain(|start, m| {
+            if gone(m.device) {
+                check::mapping_gone(*start, m.len);
+            }
+            !gone(m.device)
+        });
+        self.vmm.physical.retain(|id, p| {
+            if gone(p.device) {
+                check::physical_gone(*id);
+            }
+            !gone(p.device)
+        });
         let physical = &self.vmm.physical;
         self.vmm.handles.retain(|id| physical.contains_key(id));
         if device.is_none() {

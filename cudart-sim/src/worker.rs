@@ -3,6 +3,7 @@
 //! A stream that can run something gets a thread of its own as long as it has work: from those that are idle, or a new
 //! one. Threads that find nothing for a while end, so that many short-lived streams leave nothing behind.
 
+use crate::check;
 use crate::config::Schedule;
 use crate::engine::Point;
 use crate::error::{Answer, INVALID_HANDLE, NOT_READY};
@@ -91,6 +92,7 @@ fn run_one(mut rt: Guard) -> Guard {
             .engine
             .stream(slot)
             .is_some_and(|s| runtime::broken(s.device).is_some());
+        let running = check::begin(rt.engine.stream(slot), work.may_block());
         drop(rt);
         if !delay.is_zero() {
             std::thread::sleep(delay);
@@ -98,6 +100,7 @@ fn run_one(mut rt: Guard) -> Guard {
         if !broken {
             work.run();
         }
+        drop(running);
         if let Some(rest) = until.and_then(|t| t.checked_sub(now())) {
             std::thread::sleep(Duration::from_nanos(rest));
         }

@@ -10,7 +10,7 @@ use crate::sys::{
     cudaStreamCaptureStatus,
 };
 use crate::work::Work;
-use crate::{thread, worker};
+use crate::{check, thread, worker};
 use std::ffi::c_ulonglong;
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -103,12 +103,17 @@ api! {
         };
         let after = exec.last.into_iter().collect();
         let work = Work::Graph(exec.body.clone());
+        rt.forbid_implicit(slot)?;
         let captured = rt.capture_status(slot) != Status::None;
+        if !captured {
+            check::launches(graphExec as usize, rt.engine.stream(slot));
+        }
         let (mut rt, point) = worker::submit(rt, "cudaGraphLaunch", slot, work, after)?;
         if let Some(exec) = rt.graphs.execs.get_mut(graphExec as usize)
             && !captured
         {
             exec.last = Some(point);
+            check::launched(graphExec as usize, point.uid);
         }
         Ok(())
     }
@@ -119,6 +124,7 @@ api! {
         let Some(exec) = rt.graphs.execs.remove(graphExec as usize) else {
             return Err(unknown("cudaGraphExecDestroy", "executable graph", graphExec as usize));
         };
+        check::exec_destroyed(graphExec as usize);
         rt.graphs.retire(exec.body);
         rt.bury_graphs();
         Ok(())

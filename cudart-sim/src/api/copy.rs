@@ -10,7 +10,7 @@ use crate::error::{Answer, INVALID_VALUE};
 use crate::runtime::{self, Runtime, lock};
 use crate::sys::{cudaError, cudaMemcpyKind as Kind, cudaStream_t};
 use crate::work::{Place, Shape, Work};
-use crate::{vmm, worker};
+use crate::{check, vmm, worker};
 use std::ffi::{c_int, c_void};
 
 /// Pageable copies to a device up to this return before they are done.
@@ -84,7 +84,12 @@ fn copy(
     let reached = |place: Place| place.reached_by(device);
     let dst = rt.place(dst as usize, dst_extent, want_dst).map(reached)?;
     let src = rt.place(src as usize, src_extent, want_src).map(reached)?;
+    rt.forbid_implicit(slot)?;
     let captured = rt.capture_status(slot) != Status::None;
+    let pageable_source = match &src {
+        Place::Host(at, false) if dst.on_device() && !captured => Some(*at),
+        _ => None,
+    };
     let (work, wait) = match (dst, src) {
         (dst @ (Place::Device(..) | Place::Mapped(..)), Place::Host(at, false))
             if !captured && stream.is_some() && shape.height == 1 && shape.width <= STAGED =>
@@ -104,9 +109,19 @@ fn copy(
             (Work::Copy { dst, src, shape }, wait)
         }
     };
+    let before = pageable_source.map(|at| {
+        check::pageable_source(call, at, src_extent);
+        // A plain copy waits for its stream and returns when the source has been read.
+        match stream {
+            None => check::stream(&rt.engine, slot),
+            Some(_) => check::Seen::default(),
+        }
+    });
     let (rt, point) = worker::submit(rt, call, slot, work, Vec::new())?;
     if wait && !captured {
+        let seen = before.unwrap_or_else(|| check::operation(point.uid));
         drop(worker::wait(rt, &[point]));
+        check::host_behind(&seen);
         return runtime::broken(device).map_or(Ok(()), Err);
     }
     Ok(())
@@ -137,7 +152,9 @@ fn fill(
     let value = value as u8;
     let (rt, point) = worker::submit(rt, call, slot, Work::Fill { dst, value, shape }, Vec::new())?;
     if wait {
+        let seen = check::operation(point.uid);
         drop(worker::wait(rt, &[point]));
+        check::host_behind(&seen);
     }
     Ok(())
 }

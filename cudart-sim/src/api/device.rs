@@ -237,6 +237,7 @@ impl runtime::Runtime {
             .retain(|(slot, _)| engine.stream(*slot).is_some_and(|s| s.device != ordinal));
         self.events.retain(|e| e.device != ordinal);
         self.forget_physical(Some(ordinal));
+        crate::check::device_reset(ordinal);
         runtime::set_broken(ordinal, 0);
     }
 }

@@ -6,7 +6,7 @@ use crate::event::Event;
 use crate::runtime::{self, lock};
 use crate::sys::{self, cudaError, cudaEvent_t, cudaStream_t};
 use crate::work::Work;
-use crate::{thread, worker};
+use crate::{check, thread, worker};
 use std::ffi::c_uint;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire};
@@ -65,30 +65,38 @@ api! {
             (Work::Marker, None)
         };
         let (mut rt, point) = worker::submit(rt, "cudaEventRecord", slot, work, Vec::new())?;
-        if let Some(event) = rt.events.get_mut(event as usize) {
-            (event.recorded, event.captured) = (Some((point, time)), None);
+        if let Some(known) = rt.events.get_mut(event as usize) {
+            (known.recorded, known.captured) = (Some((point, time)), None);
+            check::recorded(event as usize, point.uid);
         }
         Ok(())
     }
 
     fn cudaEventQuery(event: cudaEvent_t) needs Context {
         let mut rt = lock();
-        let event = rt.event(event as usize, "cudaEventQuery")?;
-        let (recorded, captured) = (event.recorded.clone(), event.captured.clone());
+        let known = rt.event(event as usize, "cudaEventQuery")?;
+        let (recorded, captured) = (known.recorded.clone(), known.captured.clone());
         rt.forbid_event(captured)?;
         match recorded {
             None => Ok(()),
-            Some((point, _)) => worker::query(rt, &[point]),
+            Some((point, _)) => {
+                let seen = check::event(event as usize);
+                worker::query(rt, &[point])?;
+                check::host_behind(&seen);
+                Ok(())
+            }
         }
     }
 
     fn cudaEventSynchronize(event: cudaEvent_t) needs Context {
         let mut rt = lock();
-        let event = rt.event(event as usize, "cudaEventSynchronize")?;
-        let (recorded, captured) = (event.recorded.clone(), event.captured.clone());
+        let known = rt.event(event as usize, "cudaEventSynchronize")?;
+        let (recorded, captured) = (known.recorded.clone(), known.captured.clone());
         rt.forbid_event(captured)?;
         if let Some((point, _)) = recorded {
+            let seen = check::event(event as usize);
             drop(worker::wait(rt, &[point]));
+            check::host_behind(&seen);
         }
         runtime::broken(thread::device()).map_or(Ok(()), Err)
     }
@@ -97,6 +105,7 @@ api! {
         let mut rt = lock();
         rt.event(event as usize, "cudaEventDestroy")?;
         rt.events.remove(event as usize);
+        check::event_destroyed(event as usize);
         Ok(())
     }
 
@@ -120,6 +129,9 @@ api! {
             rt.engine.demand(&points);
             worker::wake(&mut rt, 0);
             return Err(NOT_READY);
+        }
+        for event in [start, end] {
+            check::host_behind(&check::event(event as usize));
         }
         let [start, end] = times;
         put(ms, (end as f64 - start as f64) as f32 / 1e6)

@@ -6,7 +6,7 @@ use crate::error::{Answer, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::memory::Pinned;
 use crate::runtime::{self, lock};
 use crate::sys::{self, cudaError};
-use crate::{mirror, thread, timing, vmm, worker};
+use crate::{check, mirror, thread, timing, vmm, worker};
 use std::ffi::{c_uint, c_void};
 use std::ptr::null_mut;
 
@@ -37,6 +37,7 @@ fn allocate(place: *mut *mut c_void, size: usize, flags: c_uint) -> Answer {
         registered: false,
     };
     rt.memory.pinned.insert(at as u64, region);
+    check::allocated(at as u64, len as u64);
     timing::spend(rt, |t| timing::per_mib(t.host_alloc_per_mib, size));
     put(place, at as *mut c_void)
 }
@@ -64,6 +65,7 @@ api! {
             .ok_or(INVALID_VALUE)?;
         let mut rt = runtime::synchronize(rt, None);
         let region = rt.memory.pinned.remove(&start).ok_or(INVALID_VALUE)?;
+        check::freed("cudaFreeHost", start, region.len);
         mirror::unmap_host(start as usize, region.len as usize);
         timing::spend(rt, |t| timing::per_mib(t.host_alloc_per_mib, region.len as usize));
         Ok(())
@@ -106,7 +108,9 @@ api! {
         known(&rt)?;
         let mut rt = runtime::synchronize(rt, None);
         known(&rt)?;
-        rt.memory.pinned.remove(&start);
+        if let Some(region) = rt.memory.pinned.remove(&start) {
+            check::freed("cudaHostUnregister", start, region.len);
+        }
         Ok(())
     }
 

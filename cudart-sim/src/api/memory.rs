@@ -5,7 +5,7 @@ use crate::error::{Answer, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::memory::{Block, Source};
 use crate::runtime::{self, Guard, lock};
 use crate::sys::{self, cudaMemoryType as Type};
-use crate::{thread, timing, vmm, worker};
+use crate::{check, thread, timing, vmm, worker};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
@@ -26,6 +26,7 @@ api! {
             host: false,
         };
         rt.memory.blocks.insert(start, block);
+        check::allocated(start, size);
         timing::spend(rt, |t| t.malloc);
         put(devPtr, start as *mut c_void)
     }
@@ -40,6 +41,7 @@ api! {
         let block = *rt.memory.blocks.get(&start).ok_or(INVALID_VALUE)?;
         if let Source::Pool(place) = block.source {
             rt.memory.blocks.remove(&start);
+            check::freed("cudaFree", start, block.size);
             rt.give_to_pool(place, start, block.size, None);
             return Ok(());
         }
@@ -54,6 +56,7 @@ api! {
             .filter(|b| b.source == Source::Malloc && b.size == block.size)
             .ok_or(INVALID_VALUE)?;
         rt.memory.blocks.remove(&start);
+        check::freed("cudaFree", start, block.size);
         rt.device(block.device as i32)?.give(start, block.size);
         timing::spend(rt, |t| t.malloc);
         runtime::broken(block.device).map_or(Ok(()), Err)

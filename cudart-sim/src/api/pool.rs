@@ -10,7 +10,7 @@ use crate::pool::{Location, Pool};
 use crate::runtime::{Guard, lock};
 use crate::sys::{self, cudaMemPool_t, cudaMemPoolAttr as Attr, cudaStream_t};
 use crate::work::Work;
-use crate::{runtime, worker};
+use crate::{check, runtime, worker};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
@@ -49,6 +49,7 @@ fn allocate(mut rt: Guard, place: *mut *mut c_void, size: usize, pool: usize, sl
         host,
     };
     rt.memory.blocks.insert(start, block);
+    check::allocated_on("cudaMallocAsync", &rt.engine, slot, start, size);
     put(place, start as *mut c_void)?;
     if let Some(point) = after {
         drop(worker::submit(
@@ -124,6 +125,7 @@ api! {
                 return Err(code);
             }
         };
+        check::freed_on("cudaFreeAsync", point, start, block.size);
         rt.give_to_pool(place, start, block.size, Some(point));
         Ok(())
     }

@@ -7,7 +7,7 @@ use crate::error::{Answer, INVALID_HANDLE, INVALID_VALUE};
 use crate::runtime::{self, Guard, lock};
 use crate::sys::{self, cudaEvent_t, cudaStream_t};
 use crate::work::Work;
-use crate::{thread, worker};
+use crate::{check, thread, worker};
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 fn create(place: *mut cudaStream_t, flags: c_uint, priority: c_int) -> Answer {
@@ -109,7 +109,8 @@ api! {
         }
         let mut rt = lock();
         let slot = rt.stream(stream as usize, "cudaStreamWaitEvent")?;
-        let event = rt.event(event as usize, "cudaStreamWaitEvent")?;
+        let handle = event as usize;
+        let event = rt.event(handle, "cudaStreamWaitEvent")?;
         let (recorded, captured) = (event.recorded.clone(), event.captured.clone());
         if rt.capture_wait(slot, captured, recorded.is_some())? {
             return Ok(());
@@ -119,7 +120,10 @@ api! {
             return Ok(());
         };
         rt.engine.follow(slot, point);
-        drop(worker::submit(rt, "cudaStreamWaitEvent", slot, Work::Marker, vec![point])?);
+        let seen = check::event(handle);
+        let (rt, wait) = worker::submit(rt, "cudaStreamWaitEvent", slot, Work::Marker, vec![point])?;
+        check::waited(wait.uid, &seen);
+        drop(rt);
         Ok(())
     }
 
@@ -128,7 +132,9 @@ api! {
         let slot = rt.stream(stream as usize, "cudaStreamSynchronize")?;
         may_ask(&mut rt, slot)?;
         let points = rt.stream_ends(slot);
+        let seen = check::stream(&rt.engine, slot);
         drop(worker::wait(rt, &points));
+        check::host_behind(&seen);
         runtime::broken(thread::device()).map_or(Ok(()), Err)
     }
 
@@ -137,7 +143,10 @@ api! {
         let slot = rt.stream(stream as usize, "cudaStreamQuery")?;
         may_ask(&mut rt, slot)?;
         let points = rt.stream_ends(slot);
-        worker::query(rt, &points)
+        let seen = check::stream(&rt.engine, slot);
+        worker::query(rt, &points)?;
+        check::host_behind(&seen);
+        Ok(())
     }
 
     fn cudaLaunchHostFunc(

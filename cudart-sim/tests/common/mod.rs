@@ -201,3 +201,39 @@ impl Drop for Gate {
         self.open();
     }
 }
+
+/// What the ordering checker says about a program, under each schedule; it has to be the same under all of them.
+pub fn findings(program: impl Fn()) -> Vec<cudart_sim::Finding> {
+    let mut kinds: Option<Vec<cudart_sim::FindingKind>> = None;
+    let mut found = Vec::new();
+    for schedule in [Schedule::Eager, Schedule::Lazy, Schedule::Random(5)] {
+        let _turn = machine();
+        cudart_sim::check(cudart_sim::Check::Off);
+        cudart_sim::check(cudart_sim::Check::Report);
+        cudart_sim::set_schedule(schedule);
+        program();
+        found = cudart_sim::report();
+        assert_eq!(cuda!(cudaDeviceSynchronize()), 0);
+        cudart_sim::check(cudart_sim::Check::Off);
+        let these: Vec<_> = found.iter().map(|f| f.kind).collect();
+        assert_eq!(
+            *kinds.get_or_insert_with(|| these.clone()),
+            these,
+            "{schedule:?}"
+        );
+    }
+    found
+}
+
+/// A program in which the checker has to find this first.
+pub fn is_found(kind: cudart_sim::FindingKind, program: impl Fn()) {
+    let found = findings(program);
+    let first = found.first().expect("nothing was found");
+    assert_eq!(first.kind, kind, "{first}");
+}
+
+/// A program in which the checker has to find nothing.
+pub fn is_clean(program: impl Fn()) {
+    let found: Vec<String> = findings(program).iter().map(|f| f.to_string()).collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
