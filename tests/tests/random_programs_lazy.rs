@@ -10,5 +10,8 @@ mod rig;
 #[test]
 fn random_programs_never_write_into_each_other() {
     cudart_sim::set_schedule(cudart_sim::Schedule::Lazy);
+    // Every access that CUDA sees must be ordered, whoever had the memory before.
+    cudart_sim::check(cudart_sim::Check::Report);
     programs::run_all();
+    cudart_sim::expect_clean();
 }

@@ -241,6 +241,8 @@ impl Worker<'_> {
 
 #[test]
 fn sixteen_threads_that_call_everything_at_once_leave_nothing_behind() {
+    #[cfg(feature = "sim")]
+    cudart_sim::check(cudart_sim::Check::Report);
     // What only the first use of the device makes is made before the figure is taken.
     {
         let first = manager();
@@ -338,4 +340,6 @@ fn sixteen_threads_that_call_everything_at_once_leave_nothing_behind() {
         assert_eq!(info.pool_reserved, 0, "{info:?}");
         assert_eq!(free_before, free_after);
     }
+    #[cfg(feature = "sim")]
+    cudart_sim::expect_clean();
 }
