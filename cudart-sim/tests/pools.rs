@@ -344,6 +344,9 @@ fn a_pool_block_is_freed_once() {
     let q = malloc_async(1000, s);
     assert_eq!(cuda!(cudaFree(q)), 0);
     assert_eq!(cuda!(cudaFree(q)), 1);
+    assert_eq!(cuda!(cudaFreeAsync(q, s)), 1);
+    // Another stream has it again at once.
+    assert_eq!(malloc_async(1000, stream()), q);
 }
 
 #[test]
