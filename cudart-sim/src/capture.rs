@@ -339,8 +339,14 @@ impl Runtime {
     /// Refuses to ask or wait for an event: one that was recorded in a capture, or any, where that is unsafe.
     pub(crate) fn forbid_event(&mut self, mark: Option<Mark>) -> Answer {
         if let Some((id, _)) = mark {
+            let ongoing = self.capture_by_id(id).is_some();
             self.kill(id);
-            return Err(CAPTURED_EVENT);
+            // Of a capture that has ended well: another code (measured).
+            return Err(if ongoing {
+                CAPTURED_EVENT
+            } else {
+                INVALID_VALUE
+            });
         }
         self.forbid_unsafe()
     }
@@ -409,7 +415,17 @@ impl Runtime {
             None => Ok(body),
             Some(code) => {
                 self.free_graph_blocks(id, &body.blocks);
+                self.forget_marks(id);
                 Err(code)
+            }
+        }
+    }
+
+    /// A capture has come to nothing: the events that were recorded in it are as if never recorded.
+    fn forget_marks(&mut self, id: u64) {
+        for event in self.events.values_mut() {
+            if event.captured.as_ref().is_some_and(|(of, _)| *of == id) {
+                event.captured = None;
             }
         }
     }
@@ -425,6 +441,7 @@ impl Runtime {
             if capture.origin == name {
                 ONGOING.fetch_sub(1, Relaxed);
                 self.free_graph_blocks(capture.id, &capture.blocks);
+                self.forget_marks(capture.id);
                 continue;
             }
             let before = capture.streams.len();

@@ -58,6 +58,10 @@ impl<T> Handles<T> {
         self.entries.get_mut(index)?.as_mut()
     }
 
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.entries.iter_mut().flatten()
+    }
+
     pub(crate) fn remove(&mut self, handle: usize) -> Option<T> {
         let index = self.index(handle)?;
         let value = self.entries.get_mut(index)?.take()?;

@@ -91,7 +91,10 @@ impl Memory {
             ));
         }
         if vmm::reserved(address) {
-            // What is mapped there shows when the work runs.
+            // All of it has to be mapped now (measured for a fill); what is mapped there shows when the work runs.
+            if !vmm::mapped(address, extent) {
+                return Err(INVALID_VALUE);
+            }
             return Ok(Place::Mapped(address, thread::device()));
         }
         if address == 0 || devices.iter().any(|d| d.owns(address)) {

@@ -265,17 +265,18 @@ impl Pool {
         Err(OUT_OF_MEMORY)
     }
 
-    /// Takes a block back. With a point: freed in stream order there; without: the caller says that nobody uses it.
+    /// Takes a block back. With a point: freed in stream order there; without: the caller says that nobody uses it. A
+    /// block without a point (`cudaFree`) goes on counting as used, as on a GPU.
     pub(crate) fn give(&mut self, start: u64, size: u64, freed: Option<Point>) {
         let Ok(len) = round_up(size, GRANULE) else {
             return;
         };
-        self.used = self.used.saturating_sub(len);
         self.live = self.live.saturating_sub(1);
         let Some(point) = freed else {
             self.add_idle(start, len);
             return;
         };
+        self.used = self.used.saturating_sub(len);
         let bounds = self.bounds(start);
         let place = self
             .pending

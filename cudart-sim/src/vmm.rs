@@ -2,8 +2,9 @@
 //!
 //! A reservation is a range of host addresses without access; a mapping is an entry in a table of the simulator, not a
 //! mapping of the host (a process may have some 65,000 of those, and a large device has more chunks). Physical memory
-//! is a range of its device's memory, so that its contents stay where they are whatever maps it. Work looks its
-//! addresses up when it runs, piece by piece, and nothing here waits for it.
+//! is a range of its device's memory, so that its contents stay where they are whatever maps it. An operation has to be
+//! mapped when it is submitted; work looks its addresses up again when it runs, piece by piece, and nothing here waits
+//! for it.
 
 use crate::check;
 use crate::contents::Space;
@@ -87,6 +88,27 @@ impl Table {
         (address - start < mapping.len).then_some((*start, mapping))
     }
 
+    /// The starts of the mappings in a range that is reserved: none cut, and there may be holes.
+    fn uncut(&self, start: u64, len: u64) -> Answer<Vec<u64>> {
+        let end = start.checked_add(len).ok_or(INVALID_VALUE)?;
+        let (reserved, size) = self.reservation(start).ok_or(INVALID_VALUE)?;
+        let inside = end <= reserved.saturating_add(size);
+        if len == 0 || !aligned(start) || !aligned(len) || !inside {
+            return Err(INVALID_VALUE);
+        }
+        if self.mapping(start).is_some_and(|(place, _)| place != start) {
+            return Err(INVALID_VALUE);
+        }
+        let mut found = Vec::new();
+        for (place, mapping) in self.mappings.range(start..end) {
+            if place.saturating_add(mapping.len) > end {
+                return Err(INVALID_VALUE);
+            }
+            found.push(*place);
+        }
+        Ok(found)
+    }
+
     /// The starts of the mappings that make up exactly this range: none missing, none cut.
     fn whole(&self, start: u64, len: u64) -> Answer<Vec<u64>> {
         let end = start.checked_add(len).ok_or(INVALID_VALUE)?;
@@ -147,6 +169,13 @@ pub(crate) fn piece(address: u64, device: u32, write: bool) -> Option<(Arc<Space
     let offset = address - start;
     let rest = (mapping.len - offset) as usize;
     Some((mapping.space.clone(), mapping.at + offset as usize, rest))
+}
+
+impl Mapping {
+    /// Whether the device that the memory lies on may read it.
+    pub(crate) fn reachable(&self) -> bool {
+        self.readable & bit(self.device) != 0
+    }
 }
 
 fn bit(device: u32) -> u64 {
@@ -347,16 +376,17 @@ impl Runtime {
         Ok(())
     }
 
-    /// Takes whole mappings away. Work that is running is not waited for.
+    /// Takes whole mappings away; holes between them do no harm. Work that is running is not waited for.
     pub(crate) fn unmap_physical(&mut self, start: u64, len: u64) -> Answer {
         let mut table = table_mut();
-        let mut freed = Vec::new();
-        for place in table.whole(start, len)? {
-            freed.extend(table.mappings.remove(&place).map(|m| m.physical));
+        let mut gone = Vec::new();
+        for place in table.uncut(start, len)? {
+            gone.extend(table.mappings.remove(&place).map(|m| (place, m)));
         }
         drop(table);
-        check::unmapped("cuMemUnmap", start, len);
-        for id in freed {
+        for (place, mapping) in gone {
+            check::unmapped("cuMemUnmap", place, mapping.len);
+            let id = mapping.physical;
             if let Some(physical) = self.vmm.physical.get_mut(&id) {
                 physical.mappings = physical.mappings.saturating_sub(1);
             }

@@ -114,6 +114,19 @@ fn unsafe_calls_kill_a_capture_of_their_thread_and_every_global_one() {
     assert_eq!(answers(pooled), UNSAFE);
     let query = |_| cuda!(cudaEventQuery(done.get()));
     assert_eq!(answers(query), UNSAFE);
+    let state = |_| cuda!(cudaStreamQuery(s.get()));
+    assert_eq!(answers(state), UNSAFE);
+    let block = Shared({
+        let mut p = null_mut();
+        assert_eq!(cuda!(cudaMallocAsync(&mut p, 256, s.get())), 0);
+        p
+    });
+    let give = |_| match cuda!(cudaFreeAsync(block.get(), s.get())) {
+        // Where it is allowed the first one frees it.
+        1 => 0,
+        code => code,
+    };
+    assert_eq!(answers(give), UNSAFE);
     let wait = |_| cuda!(cudaEventSynchronize(done.get()));
     assert_eq!(answers(wait), UNSAFE);
     let synchronize = |_| cuda!(cudaStreamSynchronize(s.get()));
@@ -218,6 +231,26 @@ fn asking_for_a_captured_event_kills_the_capture() {
         assert_eq!(pooled, afterwards);
         assert_eq!(end(s), (901, null_mut()));
     }
+}
+
+#[test]
+fn pageable_memory_is_refused_to_a_capture_and_does_it_no_harm() {
+    let _turn = turn();
+    let (s, d) = (Shared(stream()), Shared(malloc(65536)));
+    let bytes = vec![1u8; 65536];
+    let plain = |_| cuda!(cudaMemcpy(d.get(), bytes.as_ptr().cast(), 65536, H2D));
+    assert_eq!(answers(plain), ALWAYS_FINE);
+    assert_eq!(begin(s.get(), 1), 0);
+    let code = cuda!(cudaMemcpyAsync(
+        d.get(),
+        bytes.as_ptr().cast(),
+        65536,
+        H2D,
+        s.get()
+    ));
+    assert_eq!((code, status(s.get())), (1, 1));
+    assert_eq!(end(s.get()).0, 0);
+    assert_eq!(cuda!(cudaFree(d.get())), 0);
 }
 
 #[test]

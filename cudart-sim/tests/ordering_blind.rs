@@ -4,7 +4,7 @@ mod common;
 mod cuda;
 #[path = "common/programs.rs"]
 mod programs;
-use cuda::{CHUNK, Mapped, access, map, reserve};
+use cuda::{CHUNK, Mapped, access, map, reserve, unmap};
 use cudart_sim::{By, FindingKind, host_read, launch_host, moment, ordered};
 use programs::*;
 use std::ptr::null_mut;
@@ -66,10 +66,19 @@ fn what_a_kernel_touches_beside_its_declared_ranges() {
 fn memory_that_is_mapped_after_the_work_was_submitted() {
     is_clean(|| {
         let (a, b) = two();
-        let (chunks, there) = (Mapped::new(CHUNK, 1), reserve(CHUNK));
-        let gate = Gate::on(a);
-        // Nothing is mapped there yet.
+        let (chunks, there) = (Mapped::new(CHUNK, 2), reserve(CHUNK));
+        let mode = cudart_sim::sys::cudaStreamCaptureMode::cudaStreamCaptureModeRelaxed;
+        let (mut graph, mut exec) = (null_mut(), null_mut());
+        assert_eq!(map(there, CHUNK, 0, chunks.handles[1]), 0);
+        assert_eq!(access(there, CHUNK, 3), 0);
+        assert_eq!(cuda!(cudaStreamBeginCapture(a, mode)), 0);
         fill(there as Pointer, K, a);
+        assert_eq!(cuda!(cudaStreamEndCapture(a, &mut graph)), 0);
+        assert_eq!(cuda!(cudaGraphInstantiate(&mut exec, graph, 0)), 0);
+        assert_eq!(unmap(there, CHUNK), 0);
+        let gate = Gate::on(a);
+        // Nothing is mapped there when the graph is launched.
+        assert_eq!(cuda!(cudaGraphLaunch(exec, a)), 0);
         assert_eq!(map(there, CHUNK, 0, chunks.handles[0]), 0);
         assert_eq!(access(there, CHUNK, 3), 0);
         gate.open();

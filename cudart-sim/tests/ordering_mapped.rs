@@ -102,10 +102,9 @@ programs! { Race:
         fill(d, K, a);
         fill(d, K, b);
     }
-    fn a_pageable_source_that_a_graph_reads() {
+    fn a_page_locked_source_that_a_graph_reads() {
         let a = stream();
-        let (d, host) = (malloc(K), vec![1u8; K]);
-        let p = host.as_ptr() as Pointer;
+        let (d, p) = (malloc(K), pinned(K));
         launch_graph(captured(a, || copy(d, p, K, a)), a);
         host_write(p, K);
         sync(a);
@@ -144,8 +143,7 @@ mod clean {
         }
         fn work_that_was_only_captured() {
             let (a, b) = two();
-            let (d, host) = (malloc(K), [1u8; K]);
-            let p = host.as_ptr() as Pointer;
+            let (d, p) = (malloc(K), pinned(K));
             fill(d, K, b);
             graph(a, || { copy(d, p, K, a); fill(d, K, a); });
             host_write(p, K);

@@ -287,6 +287,8 @@ fn most_of_a_device_freed_on_one_stream_is_refused_to_another() {
 #[test]
 fn what_vanished_streams_have_freed_is_used_again() {
     let _turn = machine();
+    // Lazily the frees would not have run: nobody asks for them.
+    cudart_sim::set_schedule(Schedule::Eager);
     let mut pool = null_mut();
     cuda!(cudaDeviceGetDefaultMemPool(&mut pool, 0));
     keep(pool, u64::MAX);
@@ -344,6 +346,9 @@ fn a_pool_block_is_freed_once() {
     let q = malloc_async(1000, s);
     assert_eq!(cuda!(cudaFree(q)), 0);
     assert_eq!(cuda!(cudaFree(q)), 1);
+    assert_eq!(cuda!(cudaFreeAsync(q, s)), 1);
+    // Another stream has it again at once.
+    assert_eq!(malloc_async(1000, stream()), q);
 }
 
 #[test]

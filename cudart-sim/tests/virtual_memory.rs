@@ -238,6 +238,34 @@ fn a_pointer_to_mapped_memory_is_a_device_pointer_and_its_range_is_its_chunk() {
 }
 
 #[test]
+fn holes_are_unmapped_freely_and_refused_to_copies_and_fills() {
+    let _turn = turn();
+    let at = reserve(2 * CHUNK);
+    let (p, s) = (at as *mut c_void, stream());
+    let about = || {
+        let mut found = sys::cudaPointerAttributes::default();
+        assert_eq!(cuda!(cudaPointerGetAttributes(&mut found, p)), 0);
+        (found.type_.0, found.devicePointer, found.hostPointer)
+    };
+    assert_eq!(about().0, 0);
+    assert_eq!(unmap(at, CHUNK), 0);
+    assert_eq!(cuda!(cudaMemsetAsync(p, 1, 4096, s)), 1);
+    assert_eq!(cuda!(cudaMemcpyAsync(p, p, 4096, D2D, s)), 1);
+    assert_eq!(cuda!(cudaStreamSynchronize(s)), 0, "the context is fine");
+    let handle = create(CHUNK);
+    assert_eq!(map(at, CHUNK, 0, handle), 0);
+    assert_eq!(about(), (2, null_mut(), null_mut()), "no access yet");
+    assert_eq!(access(at, CHUNK, 3), 0);
+    assert_eq!(about(), (2, p, null_mut()));
+    let past = cuda!(cudaMemsetAsync(p, 1, CHUNK + 1, s));
+    assert_eq!(past, 1, "into the hole behind it");
+    assert_eq!(cuda!(cudaGetLastError()), 1);
+    assert_eq!((unmap(at, CHUNK), unmap(at, CHUNK)), (0, 0));
+    assert_eq!((release(handle), release(handle)), (0, 1));
+    assert_eq!(free(at, 2 * CHUNK), 0);
+}
+
+#[test]
 fn cuda_free_refuses_mapped_memory() {
     let _turn = turn();
     let v = Mapped::new(CHUNK, 1);

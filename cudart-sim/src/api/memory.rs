@@ -105,7 +105,10 @@ fn describe(rt: &Guard, address: u64) -> sys::cudaPointerAttributes {
     } else if let Some((_, mapping)) = vmm::mapping(address) {
         found.type_ = Type::cudaMemoryTypeDevice;
         found.device = mapping.device as i32;
-        found.devicePointer = pointer;
+        // No access, no pointer (measured).
+        if mapping.reachable() {
+            found.devicePointer = pointer;
+        }
         found.hostPointer = null_mut();
     }
     found

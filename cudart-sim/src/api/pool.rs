@@ -102,6 +102,9 @@ api! {
         if devPtr.is_null() {
             return Ok(());
         }
+        if rt.capture_status(slot) == Status::None {
+            rt.forbid_unsafe()?;
+        }
         let start = devPtr as u64;
         let block = *rt.memory.blocks.get(&start).ok_or(INVALID_VALUE)?;
         // Memory of a graph is freed in a place of the stream's order, in a graph or outside; the graph keeps it.

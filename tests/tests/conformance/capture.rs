@@ -379,6 +379,72 @@ fn runs_when_launched() {
     destroy([s]);
 }
 
+/// Makes a call beside a thread-local capture, on its thread.
+#[track_caller]
+fn beside(what: &str, want: Cell3, call: impl Fn(Stream) -> u32 + Sync) {
+    is(what, cell(1, false, &call), want);
+}
+
+fn pageable_copies() {
+    let (d, bytes) = (Shared::new(malloc(64 * KIB)), vec![1u8; 64 * KIB]);
+    beside("cudaMemcpy", FINE, |_| {
+        cuda!(cudaMemcpy(d.get(), bytes.as_ptr().cast(), 64 * KIB, H2D))
+    });
+    beside("cudaMemcpyAsync on the stream", (1, 1, 0), |s| {
+        let from = bytes.as_ptr().cast();
+        cuda!(cudaMemcpyAsync(d.get(), from, 64 * KIB, H2D, s))
+    });
+    ok!(cudaFree(d.get()));
+}
+
+fn calls_elsewhere() {
+    let s = Shared::new(stream());
+    let p = Shared::new(malloc_async(MIB, s.get()));
+    let mut page = vec![0u8; 64 * KIB];
+    let page = Shared::new(page.as_mut_ptr().cast());
+    beside("cudaFreeAsync on another stream", DEAD, |_| {
+        cuda!(cudaFreeAsync(p.get(), s.get()))
+    });
+    beside("cudaStreamQuery of another stream", DEAD, |_| {
+        cuda!(cudaStreamQuery(s.get()))
+    });
+    beside("cudaHostRegister", DEAD, |_| {
+        cuda!(cudaHostRegister(page.get(), 64 * KIB, 0))
+    });
+    ok!(cudaFreeAsync(p.get(), s.get()));
+    ok!(cudaStreamSynchronize(s.get()));
+    destroy([s.get()]);
+}
+
+fn begun_and_ended_twice() {
+    let (s, mut graph) = (stream(), null_mut());
+    let code = cuda!(cudaStreamEndCapture(s, &mut graph));
+    is("the end of no capture", code, 401);
+    cuda!(cudaGetLastError());
+    destroy([s]);
+    beside("a capture of what captures", (401, 1, 0), |s| {
+        let mode = sys::cudaStreamCaptureMode::cudaStreamCaptureModeThreadLocal;
+        cuda!(cudaStreamBeginCapture(s, mode))
+    });
+}
+
+fn events_of_ended_captures() {
+    let (e, f) = (event(), event());
+    let capture = Capture::new(1);
+    ok!(cudaEventRecord(e, capture.stream));
+    is("end", capture.discard(), 0);
+    is("of one that ended well", cuda!(cudaEventQuery(e)), 1);
+    cuda!(cudaGetLastError());
+    let capture = Capture::new(1);
+    is("query", cuda!(cudaStreamQuery(capture.stream)), 900);
+    cuda!(cudaEventRecord(f, capture.stream));
+    is("end", capture.discard(), 901);
+    is("of a dead one", cuda!(cudaEventQuery(f)), 0);
+    cuda!(cudaGetLastError());
+    ok!(cudaEventDestroy(e));
+    ok!(cudaEventDestroy(f));
+}
+
 facts! {
     memory_calls, Gpu: "`cudaMalloc`, `cudaFree`, `cudaHostAlloc`, `cudaMallocAsync` elsewhere: 900 and the capture is dead, on the capturing thread unless relaxed, on every thread if global";
     waiting_calls, Gpu: "The same of event queries, event and stream synchronisation";
@@ -391,5 +457,9 @@ facts! {
     captured_events, Gpu: "A query of a captured event answers 907 and kills the capture, which goes on forbidding";
     pulled_in, Gpu: "A stream that waits for a captured event is pulled into the capture: its work never runs, the end is 904";
     allocations_of_its_own, Gpu: "A capturing stream may allocate and free stream-ordered memory";
+    pageable_copies, Gpu: "A plain pageable copy does a capture no harm; one on the capturing stream is refused (1), and the capture lives on";
+    calls_elsewhere, Gpu: "`cudaFreeAsync` on another stream, `cudaStreamQuery` of another, `cudaHostRegister` on the capturing thread: 900, dead";
+    begun_and_ended_twice, Gpu: "The end of no capture, and a second begin: 401, and the capture lives on";
+    events_of_ended_captures, Gpu: "An event of a capture that ended well is refused (1); one recorded on a dead capture's stream is done";
     runs_when_launched, Documentation: "Captured work runs when its graph is launched, not before";
 }

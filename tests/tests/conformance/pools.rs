@@ -229,11 +229,31 @@ fn freed_by_cuda_free() {
     is("1 MiB", code, 0);
     ok!(cudaStreamSynchronize(s));
     is("cudaFree", cuda!(cudaFree(block)), 0);
-    is("used", held(p).0, 0);
+    is("used", held(p).0, 1 << 20);
+    ok!(cudaStreamSynchronize(s));
+    ok!(cudaDeviceSynchronize());
+    is("used after synchronisations", held(p).0, 1 << 20);
     is("cudaFree again", cuda!(cudaFree(block)), 1);
+    is("cudaFreeAsync again", cuda!(cudaFreeAsync(block, s)), 1);
     cuda!(cudaGetLastError());
     ok!(cudaMemPoolDestroy(p));
     destroy([s]);
+}
+
+fn freed_by_cuda_free_and_taken_again() {
+    let (a, b, p) = (stream(), stream(), pool());
+    for (name, s) in [("the same stream", a), ("another stream", b)] {
+        let (code, block) = take(MIB, p, a);
+        is("1 MiB", code, 0);
+        ok!(cudaStreamSynchronize(a));
+        is("cudaFree", cuda!(cudaFree(block)), 0);
+        let (code, again) = take(MIB, p, s);
+        is(format!("again, {name}"), (code, again), (0, block));
+        ok!(cudaFreeAsync(again, s));
+        ok!(cudaDeviceSynchronize());
+    }
+    ok!(cudaMemPoolDestroy(p));
+    destroy([a, b]);
 }
 
 fn freed_on_another_stream() {
@@ -274,7 +294,8 @@ facts! {
     most_of_the_device, Gpu: "What one stream has just freed is refused to another (2); after a synchronisation and a trim it is had";
     destroyed, Gpu: "A pool may be destroyed before its last block is freed; the default pool cannot (1)";
     host_pools, Gpu: "There are pools of host memory, which the host can write";
-    freed_by_cuda_free, Documentation: "`cudaFree` frees stream-ordered memory, once";
+    freed_by_cuda_free, Gpu: "`cudaFree` frees stream-ordered memory, once (1), and the pool goes on counting it as used";
+    freed_by_cuda_free_and_taken_again, Gpu: "What `cudaFree` freed is had again at once, by any stream";
     freed_on_another_stream, Documentation: "A stream that waited for the work may free the block";
     high_marks, Documentation: "A pool knows the most that it has held";
 }

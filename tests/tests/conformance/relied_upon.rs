@@ -153,6 +153,19 @@ fn one_stream_behind_another() {
     destroy([a, b]);
 }
 
+fn nothing_but_a_wait() {
+    let (a, b, e) = (stream(), stream(), event());
+    let stall = Stall::on(a);
+    ok!(cudaEventRecord(e, a));
+    is("wait", cuda!(cudaStreamWaitEvent(b, e, 0)), 0);
+    is("query", cuda!(cudaStreamQuery(b)), 600);
+    stall.end();
+    ok!(cudaStreamSynchronize(b));
+    is("query afterwards", cuda!(cudaStreamQuery(b)), 0);
+    ok!(cudaEventDestroy(e));
+    destroy([a, b]);
+}
+
 fn recorded_again() {
     let (a, b, c, e) = (stream(), stream(), stream(), event());
     let first = Stall::on(a);
@@ -254,6 +267,7 @@ facts! {
     done_after_synchronisation, Documentation: "An event is done once its stream was synchronised, or itself";
     waits_for_done_events, Documentation: "Waiting for an event that is done, never recorded, or the stream's own holds nothing up";
     one_stream_behind_another, Documentation: "An event orders one stream behind another";
+    nothing_but_a_wait, Gpu: "A stream that holds nothing but a pending wait is not done (600)";
     recorded_again, Documentation: "A wait is for the record that it found; a later record does not change it";
     outlives_its_stream, Documentation: "An event outlives the stream that it was recorded on";
     host_functions_keep_order, Documentation: "Host functions of a stream run in order";

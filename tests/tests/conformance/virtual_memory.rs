@@ -203,8 +203,9 @@ fn ranges() {
     let inside = v.pointer(3 * MIB);
     let mut found = sys::cudaPointerAttributes::default();
     let code = cuda!(cudaPointerGetAttributes(&mut found, inside));
-    let got = (code, found.type_.0, found.device, found.devicePointer);
-    is("attributes of an interior pointer", got, (0, 2, 0, inside));
+    // A GPU gives no device pointer where access was given to several chunks at once.
+    let got = (code, found.type_.0, found.device);
+    is("attributes of an interior pointer", got, (0, 2, 0));
     let (mut base, mut size) = (0, 0);
     let code = driver!(
         c"cuMemGetAddressRange",
@@ -217,6 +218,59 @@ fn ranges() {
         (0, chunk, CHUNK),
     );
     v.end();
+}
+
+/// Code, type, device, device pointer, host pointer.
+fn attributes(at: u64) -> (u32, u32, i32, Pointer, Pointer) {
+    let mut f = sys::cudaPointerAttributes::default();
+    let code = cuda!(cudaPointerGetAttributes(&mut f, at as Pointer));
+    (code, f.type_.0, f.device, f.devicePointer, f.hostPointer)
+}
+
+fn address_range(at: u64) -> u32 {
+    driver!(
+        c"cuMemGetAddressRange",
+        PFN_cuMemGetAddressRange_v3020(&mut 0, &mut 0, at)
+    )
+}
+
+fn holes() {
+    let (code, at) = reserve(2 * CHUNK);
+    assert_eq!(code, 0);
+    let ((one, first), (two, second)) = (create(CHUNK), create(CHUNK));
+    assert_eq!((one, two), (0, 0));
+    is("range of an unknown address", address_range(64), 500);
+    is("range of a hole", address_range(at), 500);
+    let found = attributes(at);
+    is("attributes of a hole", (found.0, found.1), (0, 0));
+    is("unmapping a hole", unmap(at, CHUNK), 0);
+    is("map", map(at, CHUNK, first), 0);
+    is("range of what is mapped", address_range(at), 0);
+    let none = (0, 2, 0, null_mut(), null_mut());
+    is("attributes without access", attributes(at), none);
+    is("access to a chunk and a hole", allow(at, 2 * CHUNK), 1);
+    is("access to a hole", allow(at + CHUNK as u64, CHUNK), 1);
+    is("access", allow(at, CHUNK), 0);
+    let all = (0, 2, 0, at as Pointer, null_mut());
+    is("attributes with access", attributes(at), all);
+    is("map where something is", map(at, CHUNK, second), 1);
+    is("unmap", unmap(at, CHUNK), 0);
+    is("unmap again", unmap(at, CHUNK), 0);
+    is("release", (release(first), release(second)), (0, 0));
+    is("release again", release(first), 1);
+    is("give back", give_back(at, 2 * CHUNK), 0);
+}
+
+fn work_in_a_hole() {
+    let ((code, at), s) = (reserve(CHUNK), stream());
+    assert_eq!(code, 0);
+    let fill = cuda!(cudaMemsetAsync(at as Pointer, 1, 4096, s));
+    is("a fill", fill, 1);
+    cuda!(cudaGetLastError());
+    is("the stream", cuda!(cudaStreamSynchronize(s)), 0);
+    ok!(cudaFree(malloc(MIB)));
+    is("give back", give_back(at, CHUNK), 0);
+    destroy([s]);
 }
 
 fn does_not_wait() {
@@ -263,5 +317,7 @@ facts! {
     moves, Gpu: "A chunk keeps its contents when it is mapped elsewhere";
     refused, Gpu: "`cudaFree` and `cudaFreeAsync` refuse mapped memory (1)";
     ranges, Gpu: "The range of an interior pointer to mapped memory is its chunk";
+    holes, Gpu: "A taken place is not mapped over (1), a hole gets no access (1) and has no range (500), but is unmapped with 0; no access, no device pointer";
+    work_in_a_hole, Gpu: "A fill of what is not mapped is refused when it is submitted (1), and the context stays whole";
     does_not_wait, Gpu: "Mapping, and unmapping idle chunks, do not wait for running work";
 }
