@@ -102,9 +102,10 @@ programs! { Race:
         fill(d, K, a);
         fill(d, K, b);
     }
-    fn a_page_locked_source_that_a_graph_reads() {
+    fn a_pageable_source_that_a_graph_reads() {
         let a = stream();
-        let (d, p) = (malloc(K), pinned(K));
+        let (d, host) = (malloc(K), vec![1u8; K]);
+        let p = host.as_ptr() as Pointer;
         launch_graph(captured(a, || copy(d, p, K, a)), a);
         host_write(p, K);
         sync(a);
@@ -143,7 +144,8 @@ mod clean {
         }
         fn work_that_was_only_captured() {
             let (a, b) = two();
-            let (d, p) = (malloc(K), pinned(K));
+            let (d, host) = (malloc(K), [1u8; K]);
+            let p = host.as_ptr() as Pointer;
             fill(d, K, b);
             graph(a, || { copy(d, p, K, a); fill(d, K, a); });
             host_write(p, K);
