@@ -390,7 +390,7 @@ fn pageable_copies() {
     beside("cudaMemcpy", FINE, |_| {
         cuda!(cudaMemcpy(d.get(), bytes.as_ptr().cast(), 64 * KIB, H2D))
     });
-    beside("cudaMemcpyAsync on the stream", (1, 1, 0), |s| {
+    beside("cudaMemcpyAsync on the stream", FINE, |s| {
         let from = bytes.as_ptr().cast();
         cuda!(cudaMemcpyAsync(d.get(), from, 64 * KIB, H2D, s))
     });
@@ -457,7 +457,7 @@ facts! {
     captured_events, Gpu: "A query of a captured event answers 907 and kills the capture, which goes on forbidding";
     pulled_in, Gpu: "A stream that waits for a captured event is pulled into the capture: its work never runs, the end is 904";
     allocations_of_its_own, Gpu: "A capturing stream may allocate and free stream-ordered memory";
-    pageable_copies, Gpu: "A plain pageable copy does a capture no harm; one on the capturing stream is refused (1), and the capture lives on";
+    pageable_copies, Gpu: "A plain pageable copy does a capture no harm, and one on the capturing stream is captured";
     calls_elsewhere, Gpu: "`cudaFreeAsync` on another stream, `cudaStreamQuery` of another, `cudaHostRegister` on the capturing thread: 900, dead";
     begun_and_ended_twice, Gpu: "The end of no capture, and a second begin: 401, and the capture lives on";
     events_of_ended_captures, Gpu: "An event of a capture that ended well is refused (1); one recorded on a dead capture's stream is done";

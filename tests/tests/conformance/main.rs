@@ -130,6 +130,8 @@ impl Fact {
         let (send, receive) = mpsc::channel();
         let run = self.run;
         std::thread::spawn(move || {
+            // Calls of the driver need the device's context to be current on this thread.
+            cuda!(cudaSetDevice(0));
             let outcome = catch_unwind(AssertUnwindSafe(run));
             let mut differences = DIFFERENCES.take();
             if let Err(panic) = outcome {
