@@ -67,7 +67,11 @@ driver! {
         psize: *mut usize,
         dptr: sys::CUdeviceptr_v2,
     ) is sys::PFN_cuMemGetAddressRange_v3020, since 3020, needs Context {
-        let (start, len) = range(dptr).ok_or(cudaError::cudaErrorSymbolNotFound)?;
+        // Mapped memory that the device may not reach has no range yet (measured).
+        let reachable = vmm::mapping(dptr).is_none_or(|(_, mapping)| mapping.reachable());
+        let (start, len) = range(dptr)
+            .filter(|_| reachable)
+            .ok_or(cudaError::cudaErrorSymbolNotFound)?;
         if !pbase.is_null() {
             put(pbase, start)?;
         }
