@@ -238,6 +238,8 @@ impl Fence {
         }
         self.close()?;
         match self.event.get() {
+            // Somebody found the stream idle meanwhile: there is no event, and nothing to wait for.
+            None if self.is_done() => {}
             Some(event) => event.synchronize()?,
             None => self.core.wait_for_end_on_host()?,
         }
@@ -252,6 +254,8 @@ impl Fence {
         }
         self.close()?;
         match self.event.get() {
+            // Somebody found the stream idle meanwhile: there is no event, and nothing to wait for.
+            None if self.is_done() => Ok(()),
             Some(event) => handle.wait_raw(event.raw()),
             None => self.core.wait_for_end_on_stream(handle),
         }
@@ -319,5 +323,44 @@ impl Submitted {
     /// The event behind the operation; `None` if there was nothing to do.
     pub fn event(&self) -> Option<&Event> {
         self.event.as_ref()
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+    use crate::stream::{Stream, handle_of};
+    use std::{
+        sync::{Barrier, mpsc},
+        thread,
+        time::Duration,
+    };
+
+    /// Who waits for a fence is not left behind by somebody who finds the stream idle at the same moment.
+    #[test]
+    fn a_fence_that_is_found_done_while_others_wait_for_it_lets_them_go() {
+        let (sender, receiver) = mpsc::channel();
+        let worker = thread::spawn(move || {
+            let (a, b) = (Stream::new().unwrap(), Stream::new().unwrap());
+            for _ in 0..20_000 {
+                let fence = Fence::open(handle_of(&a).core().clone());
+                let start = Barrier::new(2);
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        start.wait();
+                        fence.mark_done();
+                    });
+                    start.wait();
+                    fence.wait_on_stream(handle_of(&b)).unwrap();
+                    fence.wait_on_host().unwrap();
+                });
+            }
+            sender.send(()).unwrap();
+        });
+        assert!(
+            receiver.recv_timeout(Duration::from_secs(120)).is_ok(),
+            "a waiter was left behind"
+        );
+        worker.join().unwrap();
     }
 }
