@@ -12,7 +12,7 @@ mod order;
 pub(crate) mod segment;
 mod uses;
 
-pub(crate) use order::{Use, add_follower, add_use, worth_a_query};
+pub(crate) use order::{Use, add_follower, add_use, pending_uses, worth_a_query};
 pub(crate) use uses::BlockRange;
 
 use crate::{

@@ -5,8 +5,8 @@
 //! (one that allocates and never waits, one that frees and waits for whatever it must).
 
 use super::{
-    BlockRange, FreeOn, LiveRange, Use, add_follower, add_use, best_fit, segment::internal_stream,
-    uses::check_inside, worth_a_query,
+    BlockRange, FreeOn, LiveRange, Use, add_follower, add_use, best_fit, pending_uses,
+    segment::internal_stream, uses::check_inside, worth_a_query,
 };
 use crate::{
     cuda::{self, PoolAttr, RawPool},
@@ -489,14 +489,7 @@ impl Native {
         lock(&self.state)
             .blocks
             .get(&range.start)
-            .map_or_else(Vec::new, |block| {
-                block
-                    .uses
-                    .iter()
-                    .filter(|used| (used.writes || !only_writes) && !used.fence.is_done())
-                    .map(|used| used.fence.clone())
-                    .collect()
-            })
+            .map_or_else(Vec::new, |block| pending_uses(&block.uses, only_writes))
     }
 
     /// As [`super::Pool::before_use`]: another stream than the allocating one must follow the allocation.

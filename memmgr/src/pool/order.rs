@@ -100,6 +100,14 @@ fn drop_covered(marks: &mut Vec<Arc<Fence>>) {
     });
 }
 
+/// The uses that are not known to have finished: all, or those that write.
+pub(crate) fn pending_uses(uses: &[Use], only_writes: bool) -> Vec<Arc<Fence>> {
+    uses.iter()
+        .filter(|used| (used.writes || !only_writes) && !used.fence.is_done())
+        .map(|used| used.fence.clone())
+        .collect()
+}
+
 /// How many uses of a block are worth a look for those that have finished.
 const MANY_USES: usize = 16;
 

@@ -2,7 +2,7 @@
 
 use super::{
     Pool,
-    order::{Use, add_follower, add_use, worth_a_query},
+    order::{Use, add_follower, add_use, pending_uses, worth_a_query},
 };
 use crate::{
     error::{Error, Result},
@@ -73,16 +73,10 @@ impl Pool {
 
     /// The recorded uses that are not known to have finished: all, or those that write.
     pub fn uses(&self, block: BlockRange, only_writes: bool) -> Vec<Arc<Fence>> {
-        let state = lock(&self.state);
-        let Some(live) = state.space.live(block.start) else {
-            return Vec::new();
-        };
-        live.data
-            .uses
-            .iter()
-            .filter(|used| (used.writes || !only_writes) && !used.fence.is_done())
-            .map(|used| used.fence.clone())
-            .collect()
+        lock(&self.state)
+            .space
+            .live(block.start)
+            .map_or_else(Vec::new, |live| pending_uses(&live.data.uses, only_writes))
     }
 
     /// What a stream must wait for before it uses a block: recorded uses of other streams, and, unless it is the stream
