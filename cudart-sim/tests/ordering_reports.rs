@@ -149,6 +149,24 @@ programs! { clean:
         take(x, c);
         fill(x, K, c);
     }
+    fn a_block_that_its_stream_never_used_goes_to_anybody() {
+        let (a, x) = (stream(), segment(4 * K));
+        take(x, a);
+        on_free(x, K, By::Nobody);
+        on_allocate(x, K, By::Host);
+    }
+    fn the_host_waits_for_an_older_mark_and_not_for_an_idle_owner() {
+        let ((a, b), e, x) = (two(), event(), segment(4 * K));
+        take(x, a);
+        fill(x, K, a);
+        give(x, a);
+        record(e, a);
+        wait(b, e);
+        take(x, b);
+        on_free(x, K, By::Nobody);
+        cuda!(cudaEventSynchronize(e));
+        on_allocate(x, K, By::Host);
+    }
     fn an_empty_segment_may_be_used_by_the_pool_before_it_is_reported() {
         let (a, p) = (stream(), malloc(4 * K));
         fill(p, 4 * K, a);

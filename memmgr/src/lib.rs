@@ -36,6 +36,7 @@
 #![deny(missing_docs)]
 
 mod buffer;
+mod checker;
 mod config;
 mod cuda;
 mod device;
@@ -44,6 +45,11 @@ mod event;
 mod event_cache;
 mod manager;
 mod mode;
+#[cfg(feature = "sim")]
+#[doc(hidden)]
+pub mod planted;
+#[cfg(not(feature = "sim"))]
+mod planted;
 mod pool;
 mod process;
 mod stats;

@@ -95,6 +95,16 @@ impl Blocks {
         wrong
     }
 
+    /// The reports of the blocks in use that a range overlaps.
+    pub(crate) fn in_use(&self, start: u64, end: u64) -> Vec<Arc<Op>> {
+        self.overlapping(start, end)
+            .iter()
+            .filter_map(|s| self.blocks.get(s))
+            .filter(|block| block.live)
+            .map(|block| block.told.clone())
+            .collect()
+    }
+
     /// A block is given up.
     pub(crate) fn free(&mut self, start: u64, end: u64, told: &Arc<Op>) {
         for s in self.overlapping(start, end) {

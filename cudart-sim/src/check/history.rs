@@ -1,7 +1,9 @@
 //! What was done to each byte: ranges, each with the accesses that later ones have to be compared with.
 //!
 //! An access is forgotten when a later one takes its place: one that comes after it and conflicts with everything that it
-//! conflicts with. What the host knows to be done is forgotten too, for all that is still to come comes after it.
+//! conflicts with. What the host knows to be done is forgotten too, for all that is still to come comes after it. The
+//! report of an allocation takes nobody's place: it is withdrawn when the block is given up by nobody in particular, and
+//! then counts what really touched the memory.
 
 use super::finding::Op;
 use super::view::View;
@@ -63,6 +65,8 @@ pub(crate) struct Probe<'a> {
     pub(crate) write: bool,
     /// What is remembered of it.
     pub(crate) entry: Option<Entry>,
+    /// Whether it may take the place of earlier ones.
+    pub(crate) replaces: bool,
 }
 
 impl Probe<'_> {
@@ -73,7 +77,8 @@ impl Probe<'_> {
                 hit(e, start, end);
                 e.reported = true;
             }
-            let replaced = self.entry.is_some()
+            let replaced = self.replaces
+                && self.entry.is_some()
                 && (self.write || !e.write)
                 && self.view.knows(e.component, e.tick);
             !replaced && !self.view.certain(e.component, e.tick)
@@ -187,6 +192,25 @@ impl History {
         let known: Vec<u64> = self.cells.range(start..end).map(|(s, _)| *s).collect();
         for s in known {
             self.cells.remove(&s);
+        }
+    }
+
+    /// Forgets one operation in a range.
+    pub(crate) fn withdraw(&mut self, start: u64, end: u64, op: &Arc<Op>) {
+        if start >= end {
+            return;
+        }
+        self.split(start);
+        self.split(end);
+        let mut empty = Vec::new();
+        for (start, cell) in self.cells.range_mut(start..end) {
+            cell.entries.retain(|e| !Arc::ptr_eq(&e.op, op));
+            if cell.entries.is_empty() {
+                empty.push(*start);
+            }
+        }
+        for start in empty {
+            self.cells.remove(&start);
         }
     }
 

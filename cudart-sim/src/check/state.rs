@@ -173,6 +173,7 @@ impl Checker {
                 view: &view,
                 write: access.write,
                 entry: tick.map(|t| Entry::new(op, which as u32, access.write, t)),
+                replaces: op.role != Role::Allocate,
             };
             let mut wrong = false;
             for (start, end) in rows(access) {
@@ -213,6 +214,22 @@ impl Checker {
             .pieces(start, start.saturating_add(len), &mut |_, key, len| {
                 history.clear(key, key.saturating_add(len));
             });
+    }
+
+    /// Blocks in a range are given up by nobody in particular: that they were allocated in the order of some stream counts
+    /// no longer.
+    pub(super) fn give_up(&mut self, start: u64, end: u64) {
+        let Checker {
+            history,
+            blocks,
+            places,
+            ..
+        } = self;
+        for told in blocks.in_use(start, end) {
+            places.pieces(start, end, &mut |_, key, len| {
+                history.withdraw(key, key.saturating_add(len), &told);
+            });
+        }
     }
 
     /// A block overlaps one that is in use.

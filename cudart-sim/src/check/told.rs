@@ -19,6 +19,11 @@ pub fn check(wanted: Check) {
     }
 }
 
+/// Whether the ordering checker is on.
+pub fn is_checking() -> bool {
+    on()
+}
+
 /// Takes the findings since the last time, in the order in which they were made.
 pub fn report() -> Vec<Finding> {
     with(|c| std::mem::take(&mut c.findings.list))
@@ -77,7 +82,8 @@ pub enum By {
     /// A stream by its id (`cudaStreamGetId`), also one that is destroyed: then it means the stream's end.
     StreamId(u64),
     /// Nobody, for a free: the block is given up, but work that was submitted before may still use it, in any stream. The
-    /// allocator has to order the next use behind all of it. (An allocation by nobody is one by the host.)
+    /// allocator has to order the next use behind all of it, though not behind a stream that the block was allocated for
+    /// and that never used it. (An allocation by nobody is one by the host.)
     Nobody,
 }
 
@@ -178,12 +184,12 @@ pub fn on_free(ptr: *const c_void, len: usize, by: By) {
         Arc::new(Op::new("free", stream_of(&by), 0, Role::Free, vec![access]))
     });
     with(|c| {
+        let end = access.start.saturating_add(len as u64);
         match by {
             Resolved::Stream(who) => c.report(&op, who),
             Resolved::Host => c.compare(&op, None, |order| order.host_view()),
-            Resolved::Nobody => {}
+            Resolved::Nobody => c.give_up(access.start, end),
         }
-        let end = access.start.saturating_add(len as u64);
         c.blocks.free(access.start, end, &op);
     });
 }

@@ -2,7 +2,7 @@
 
 use super::{Block, bytes_of};
 use crate::{
-    Pod, cuda,
+    Pod, checker, cuda,
     error::Result,
     manager::{Home, MemoryManager},
 };
@@ -77,6 +77,7 @@ impl<T: Pod> PinnedBuffer<T> {
     /// What the runtime says instead of a proof that the copies have finished; the contents cannot be trusted then.
     pub fn as_slice(&self) -> Result<&[T]> {
         self.block.settle(true)?;
+        checker::host_view(self.block.address, self.block.bytes, false);
         // SAFETY: the block has `len` elements, is aligned to 256 bytes, and was zeroed when its segment was made, and
         // every bit pattern is a `T`. No copy writes it: earlier ones have finished, and a later one needs `&mut self`.
         Ok(unsafe { slice::from_raw_parts(self.start().as_ptr(), self.len) })
@@ -88,6 +89,7 @@ impl<T: Pod> PinnedBuffer<T> {
     /// As [`PinnedBuffer::as_slice`].
     pub fn as_mut_slice(&mut self) -> Result<&mut [T]> {
         self.block.settle(false)?;
+        checker::host_view(self.block.address, self.block.bytes, true);
         // SAFETY: as in `as_slice`; no copy reads it either, since a later one needs `&self`.
         Ok(unsafe { slice::from_raw_parts_mut(self.start().as_ptr(), self.len) })
     }

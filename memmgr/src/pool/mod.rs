@@ -24,7 +24,7 @@ use crate::{
     sync::lock,
 };
 use best_fit::{ClassId, FreeError, Space, Taken};
-use observer::{Observed, SegmentChange};
+use observer::{By, Observed, SegmentChange};
 use order::{Live, Order, SETTLE_BUDGET};
 use segment::{Capacity, Source};
 use std::{
@@ -302,11 +302,13 @@ impl Pool {
             .collect()
     }
 
-    /// The requested size of the live block that starts at `address`, and the stream it was allocated on.
-    pub fn live(&self, address: usize) -> Option<(usize, Option<u64>)> {
+    /// What a report of a free says of the live block that starts at `address`.
+    pub fn freed(&self, address: usize, on: FreeOn<'_>) -> Option<(usize, By)> {
         let state = lock(&self.state);
         let live = state.space.live(address)?.data;
-        Some((live.requested, live.stream.as_ref().map(|core| core.id())))
+        let inherited = !live.inherited.iter().all(|id| state.order.is_complete(*id));
+        let by = freed_by(on, live.stream.as_ref(), &live.uses, inherited);
+        Some((live.requested, by))
     }
 
     /// Whether the pool's first allocation has been made, so that its size cannot be set any more.
@@ -396,6 +398,33 @@ impl State {
             capacity: capacity.total,
         }))
     }
+}
+
+/// In whose order a block can be said to be freed: the one that everything which may touch it precedes, if there is one.
+fn freed_by(
+    on: FreeOn<'_>,
+    allocated_on: Option<&Arc<StreamCore>>,
+    uses: &[Use],
+    inherited: bool,
+) -> By {
+    let core = match on {
+        FreeOn::Recorded => None,
+        FreeOn::Stream(handle) => Some(handle.core()),
+        FreeOn::Allocating => allocated_on,
+    };
+    let is_same = |a: &Arc<StreamCore>, b: &Arc<StreamCore>| Arc::ptr_eq(a, b);
+    let pending = uses.iter().any(|used| {
+        !used.fence.is_done() && !core.is_some_and(|core| is_same(core, used.fence.core()))
+    });
+    let follows = match (core, allocated_on) {
+        (Some(core), Some(stream)) => is_same(core, stream),
+        (_, None) => !inherited,
+        (None, Some(_)) => false,
+    };
+    if pending || !follows {
+        return By::Nobody;
+    }
+    core.map_or(By::Host, |core| By::Stream(core.id()))
 }
 
 fn free_error(address: usize, error: FreeError) -> Error {

@@ -5,8 +5,8 @@
 //! (one that allocates and never waits, one that frees and waits for whatever it must).
 
 use super::{
-    BlockRange, FreeOn, LiveRange, Use, add_follower, add_use, best_fit, pending_uses,
-    segment::internal_stream, uses::check_inside, worth_a_query,
+    BlockRange, FreeOn, LiveRange, Use, add_follower, add_use, best_fit, freed_by, observer::By,
+    pending_uses, segment::internal_stream, uses::check_inside, worth_a_query,
 };
 use crate::{
     cuda::{self, PoolAttr, RawPool},
@@ -530,11 +530,12 @@ impl Native {
             .collect()
     }
 
-    /// As [`super::Pool::live`].
-    pub fn live(&self, address: usize) -> Option<(usize, Option<u64>)> {
+    /// As [`super::Pool::freed`].
+    pub fn freed(&self, address: usize, on: FreeOn<'_>) -> Option<(usize, By)> {
         let state = lock(&self.state);
         let block = state.blocks.get(&address)?;
-        Some((block.requested, block.stream.as_ref().map(|core| core.id())))
+        let by = freed_by(on, block.stream.as_ref(), &block.uses, false);
+        Some((block.requested, by))
     }
 
     /// The figures of one family.

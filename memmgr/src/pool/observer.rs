@@ -1,6 +1,9 @@
 //! Who is told of blocks and segments: logs, tools, and the ordering checker of the simulated runtime.
 
-use crate::error::{Error, Place, Result};
+use crate::{
+    checker,
+    error::{Error, Place, Result},
+};
 use std::{
     fmt,
     ops::Range,
@@ -15,6 +18,9 @@ pub enum By {
     Host,
     /// The stream with this id (the driver's), in the order of its work.
     Stream(u64),
+    /// Nobody, for a free alone: the block is given up, and work that was submitted before, in any stream, may still use
+    /// it. Whoever gets the memory next is ordered behind that.
+    Nobody,
 }
 
 /// Whether a segment comes or goes.
@@ -59,12 +65,15 @@ impl Observed {
 
     /// Whether anybody listens.
     pub fn is_set(&self) -> bool {
-        self.0.get().is_some()
+        self.0.get().is_some() || checker::is_on()
     }
 
     /// Makes a report; no lock is held.
     #[inline]
-    pub fn tell(&self, report: impl FnOnce(&dyn Observer)) {
+    pub fn tell(&self, report: impl Fn(&dyn Observer)) {
+        if let Some(checker) = checker::listener() {
+            report(checker);
+        }
         if let Some(observer) = self.0.get()
             && catch_unwind(AssertUnwindSafe(|| report(observer.as_ref()))).is_err()
         {
@@ -75,7 +84,7 @@ impl Observed {
 
 impl fmt::Debug for Observed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_set() {
+        f.write_str(if self.0.get().is_some() {
             "observed"
         } else {
             "not observed"

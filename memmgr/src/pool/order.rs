@@ -9,7 +9,11 @@
 //! This module makes no CUDA call: it hands out fences that its caller closes, queries and waits for, outside its lock.
 
 use super::best_fit::{ClassId, Owner, OwnerId, Space};
-use crate::{event::Fence, stream::StreamCore};
+use crate::{
+    event::Fence,
+    planted::{self, Mistake},
+    stream::StreamCore,
+};
 use rustc_hash::FxHashMap;
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -183,7 +187,7 @@ impl Order {
     }
 
     /// Whether everything that the owner stands for is known to be complete.
-    fn is_complete(&self, id: OwnerId) -> bool {
+    pub fn is_complete(&self, id: OwnerId) -> bool {
         id == OwnerId::IDLE || self.entry(id).is_none_or(|entry| entry.pending == 0)
     }
 
@@ -345,6 +349,9 @@ impl Order {
                 .filter(|mark| !mark.is_done() && !follows(mark.core()))
                 .cloned(),
         );
+        if planted::is_made(Mistake::FreesReplaceMarks) {
+            marks.clear();
+        }
         match on {
             None => (self.owner_of(marks), None),
             Some(core) if core.is_per_thread() => {

@@ -10,6 +10,7 @@ use crate::{
     device::on_device,
     error::{Error, Result},
     event_cache::PooledEvent,
+    planted::{self, Mistake},
     process,
     sync::lock,
 };
@@ -282,7 +283,7 @@ impl StreamCore {
     /// Records the end and destroys the handle if it is ours; left to a later call where CUDA permits none.
     fn finish(self: &Arc<Self>) -> Result<()> {
         // Nobody else holds the state: no block and no mark will ever ask for the end.
-        let wanted = Arc::strong_count(self) > 1;
+        let wanted = Arc::strong_count(self) > 1 && !planted::is_made(Mistake::EndsAreForgotten);
         let end = if !wanted || process::is_over() {
             End::Done
         } else {
