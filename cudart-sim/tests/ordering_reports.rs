@@ -125,6 +125,19 @@ programs! { clean:
         take(x, b);
         fill(x, K, b);
     }
+    fn a_block_of_a_destroyed_stream_is_freed_after_its_last_event() {
+        let ((a, b), e, x) = (two(), event(), segment(4 * K));
+        let id = id(a);
+        take(x, a);
+        fill(x, K, a);
+        sync(a);
+        record(e, a);
+        cuda!(cudaStreamDestroy(a));
+        on_free(x, K, By::StreamId(id));
+        wait(b, e);
+        take(x, b);
+        fill(x, K, b);
+    }
     fn a_handle_comes_back_and_the_new_stream_waits() {
         let (a, e, x) = (stream(), event(), segment(4 * K));
         take(x, a);

@@ -19,8 +19,13 @@ pub(crate) fn listener() -> Option<&'static dyn crate::Observer> {
 #[inline]
 pub(crate) fn host_view(_address: usize, _bytes: usize, _writes: bool) {}
 
+/// The pool lets any stream use a block: nothing that came before it is left.
+#[cfg(not(feature = "sim"))]
+#[inline]
+pub(crate) fn shared(_address: usize, _bytes: usize) {}
+
 #[cfg(feature = "sim")]
-pub(crate) use simulated::{host_view, listener};
+pub(crate) use simulated::{host_view, listener, shared};
 
 #[cfg(feature = "sim")]
 mod simulated {
@@ -47,6 +52,12 @@ mod simulated {
         } else {
             cudart_sim::host_read(cuda::pointer(address), bytes);
         }
+    }
+
+    /// The pool lets any stream use a block: nothing that came before it is left.
+    #[inline]
+    pub(crate) fn shared(address: usize, bytes: usize) {
+        cudart_sim::on_share(cuda::pointer(address), bytes);
     }
 
     impl From<By> for cudart_sim::By {

@@ -111,8 +111,9 @@ impl Order {
         self.most_gone = self.gone.len() * 2;
     }
 
+    /// Whether the stream has a clock, also as one that is gone.
     pub(crate) fn knows_stream(&self, uid: u64) -> bool {
-        self.streams.contains_key(&uid)
+        self.streams.contains_key(&uid) || self.gone.contains_key(&uid)
     }
 
     fn ensure(&mut self, who: Who) {

@@ -19,7 +19,7 @@ mod view;
 pub use finding::{Finding, FindingKind, Operation, tag};
 pub use told::{
     By, CheckerSize, Moment, check, checker_size, expect_clean, host_read, host_write, is_checking,
-    moment, on_allocate, on_free, on_segment, ordered, report, report_within,
+    moment, on_allocate, on_free, on_segment, on_share, ordered, report, report_within,
 };
 
 pub(crate) use clock::Who;

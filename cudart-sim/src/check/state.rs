@@ -216,8 +216,7 @@ impl Checker {
             });
     }
 
-    /// Blocks in a range are given up by nobody in particular: that they were allocated in the order of some stream counts
-    /// no longer.
+    /// Of the blocks in a range, it counts no longer that they were allocated in the order of some stream.
     pub(super) fn give_up(&mut self, start: u64, end: u64) {
         let Checker {
             history,

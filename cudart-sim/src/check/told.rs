@@ -120,8 +120,9 @@ fn resolve(by: By) -> Resolved {
         }
         By::StreamId(uid) => {
             let known = with(|c| c.order.who(uid));
-            // A stream that is not even in the machine did nothing that the host does not know.
-            let found = known.or_else(|| runtime::lock().engine.with_id(uid).map(who));
+            // A stream that is gone from the machine, or from here, did nothing that the host does not know.
+            let live = |s: &&crate::stream::Stream| !s.destroyed;
+            let found = known.or_else(|| runtime::lock().engine.with_id(uid).filter(live).map(who));
             found.map_or(Resolved::Host, Resolved::Stream)
         }
     }
@@ -192,6 +193,13 @@ pub fn on_free(ptr: *const c_void, len: usize, by: By) {
         }
         c.blocks.free(access.start, end, &op);
     });
+}
+
+/// An allocator lets any stream use a block that it handed out in the order of one stream: the allocation counts no longer,
+/// what touched the memory does.
+pub fn on_share(ptr: *const c_void, len: usize) {
+    let (start, end) = (ptr as u64, (ptr as u64).saturating_add(len as u64));
+    with(|c| c.give_up(start, end));
 }
 
 /// An allocator has a new segment, or gives one up. Inside a segment only blocks that are in use may be touched.

@@ -451,6 +451,7 @@ impl Drop for Pool {
             segment::orphan(
                 std::mem::replace(&mut self.source, segment::Source::Pinned),
                 bases,
+                state.order.all_marks(),
             );
         }
     }

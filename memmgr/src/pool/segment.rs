@@ -6,10 +6,11 @@ use crate::{
     cuda,
     device::on_device,
     error::{Error, Place, Result},
+    event::Fence,
     stream::{Stream, handle_of},
     sync::lock,
 };
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// A source of segments. Its functions make CUDA calls: no lock may be held.
 #[derive(Debug)]
@@ -112,12 +113,32 @@ impl Source {
     }
 }
 
-/// Segments of pools that were dropped.
-static ORPHANS: Mutex<Vec<(Source, Vec<usize>)>> = Mutex::new(Vec::new());
+/// Segments of a pool that was dropped, and what may still touch them.
+struct Orphans {
+    source: Source,
+    bases: Vec<usize>,
+    marks: Vec<Arc<Fence>>,
+}
 
-/// Leaves segments to the next call that may wait.
-pub(crate) fn orphan(source: Source, bases: Vec<usize>) {
-    lock(&ORPHANS).push((source, bases));
+impl Orphans {
+    /// Waits until nothing touches the segments any more. Where no mark can tell, the device is waited for.
+    fn settle(&self) -> Result<()> {
+        self.marks.iter().try_for_each(|mark| {
+            mark.wait_on_host()
+                .or_else(|_| on_device(mark.core().device(), cuda::device_synchronize))
+        })
+    }
+}
+
+static ORPHANS: Mutex<Vec<Orphans>> = Mutex::new(Vec::new());
+
+/// Leaves segments to the next call that may wait, with the marks that their memory carries.
+pub(crate) fn orphan(source: Source, bases: Vec<usize>, marks: Vec<Arc<Fence>>) {
+    lock(&ORPHANS).push(Orphans {
+        source,
+        bases,
+        marks,
+    });
 }
 
 /// Whether there is anything for [`release_orphans`] to do.
@@ -125,15 +146,21 @@ pub(crate) fn has_orphans() -> bool {
     !lock(&ORPHANS).is_empty() || super::native::has_orphans()
 }
 
-/// Gives back the segments of pools that were dropped.
+/// Gives back the segments of pools that were dropped. Waits for work that may still touch them.
 pub(crate) fn release_orphans() {
     super::native::release_orphans();
     let orphans = std::mem::take(&mut *lock(&ORPHANS));
-    for (source, bases) in orphans {
-        for base in bases {
+    for left in orphans {
+        if let Err(error) = left.settle() {
+            // Without a proof they stay; whoever comes next tries again.
+            tracing::warn!(%error, "segments of a dropped manager cannot be given back now");
+            lock(&ORPHANS).push(left);
+            continue;
+        }
+        for base in left.bases {
             // SAFETY: the segment came from this source, its pool and every guard that held the pool are gone, and the
-            // functions behind `destroy` wait for work that is still running.
-            if let Err(error) = unsafe { source.destroy(base) } {
+            // work that touched it has finished.
+            if let Err(error) = unsafe { left.source.destroy(base) } {
                 tracing::warn!(%error, "a segment of a dropped manager could not be given back");
             }
         }

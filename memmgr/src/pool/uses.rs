@@ -5,6 +5,7 @@ use super::{
     order::{Use, add_follower, add_use, pending_uses, worth_a_query},
 };
 use crate::{
+    checker,
     error::{Error, Result},
     event::Fence,
     stream::Handle,
@@ -97,6 +98,9 @@ impl Pool {
                 && !live.followers.contains(&handle.core().uid)
             {
                 fences.extend(state.order.marks_of(&live.inherited, Some(handle.core())));
+            }
+            if !allocated_here {
+                checker::shared(block.start, live.requested);
             }
         }
         fences
