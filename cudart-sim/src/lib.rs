@@ -61,9 +61,9 @@ mod work;
 mod worker;
 
 pub use check::{
-    By, Check, CheckerSize, Finding, FindingKind, Moment, Operation, check, checker_size,
-    expect_clean, host_read, host_write, is_checking, moment, on_allocate, on_free, on_segment,
-    on_share, ordered, report, report_within, tag,
+    By, CalledFrom, Check, CheckerSize, Finding, FindingKind, Moment, Operation, called_here,
+    check, checker_size, expect_clean, host_read, host_write, is_checking, moment, on_allocate,
+    on_free, on_segment, on_share, ordered, report, report_within, tag,
 };
 pub use config::{Config, DeviceConfig, Schedule, TimeModel};
 pub use control::{

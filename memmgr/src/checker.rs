@@ -19,11 +19,18 @@ pub(crate) fn listener() -> Option<&'static dyn crate::Observer> {
 #[inline]
 pub(crate) fn host_view(_address: usize, _bytes: usize, _writes: bool) {}
 
+/// As long as the answer lives, findings name the place where the caller was called.
+#[cfg(not(feature = "sim"))]
+#[inline]
+pub(crate) fn called_here() -> impl Sized {}
+
 /// The pool lets any stream use a block: nothing that came before it is left.
 #[cfg(not(feature = "sim"))]
 #[inline]
 pub(crate) fn shared(_address: usize, _bytes: usize) {}
 
+#[cfg(feature = "sim")]
+pub(crate) use cudart_sim::called_here;
 #[cfg(feature = "sim")]
 pub(crate) use simulated::{host_view, listener, shared};
 

@@ -76,12 +76,42 @@ pub fn tag(name: &str) {
     let _ = TAG.try_with(|t| t.replace(name));
 }
 
+/// Until it is dropped, findings name one place of the program for what this thread does.
+#[must_use = "findings name the place as long as this lives"]
+pub struct CalledFrom {
+    former: Option<&'static Location<'static>>,
+    here: std::marker::PhantomData<*const ()>,
+}
+
+impl CalledFrom {
+    fn new(site: &'static Location<'static>) -> CalledFrom {
+        let former = SITE.try_with(Cell::get).ok().flatten();
+        // The outermost is what the program itself has called.
+        let _ = SITE.try_with(|s| s.set(former.or(Some(site))));
+        CalledFrom {
+            former,
+            here: std::marker::PhantomData,
+        }
+    }
+}
+
+impl Drop for CalledFrom {
+    fn drop(&mut self) {
+        let _ = SITE.try_with(|s| s.set(self.former));
+    }
+}
+
+/// For a library that calls CUDA for a program: findings name the caller of the function that calls this, if that is
+/// `#[track_caller]`, instead of no place at all.
+#[track_caller]
+pub fn called_here() -> CalledFrom {
+    CalledFrom::new(Location::caller())
+}
+
 /// Runs `f`; what it submits was called from here.
 pub(crate) fn called_from<T>(site: &'static Location<'static>, f: impl FnOnce() -> T) -> T {
-    SITE.with(|s| s.set(Some(site)));
-    let answer = f();
-    SITE.with(|s| s.set(None));
-    answer
+    let _called = CalledFrom::new(site);
+    f()
 }
 
 fn backtrace() -> Option<Box<Backtrace>> {

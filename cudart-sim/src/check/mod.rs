@@ -16,7 +16,7 @@ mod state;
 mod told;
 mod view;
 
-pub use finding::{Finding, FindingKind, Operation, tag};
+pub use finding::{CalledFrom, Finding, FindingKind, Operation, called_here, tag};
 pub use told::{
     By, CheckerSize, Moment, check, checker_size, expect_clean, host_read, host_write, is_checking,
     moment, on_allocate, on_free, on_segment, on_share, ordered, report, report_within,

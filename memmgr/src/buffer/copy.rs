@@ -2,7 +2,7 @@
 
 use super::{Block, DeviceBuffer, PinnedBuffer};
 use crate::{
-    CopyKind, Pod, Stream, cuda,
+    CopyKind, Pod, Stream, checker, cuda,
     error::{Error, Result},
     event::{Event, Fence, Submitted},
     stream::{Handle, handle_of},
@@ -14,11 +14,13 @@ impl Stream {
     ///
     /// # Errors
     /// [`Error::InvalidRange`] if the lengths differ, before any CUDA call; otherwise what the runtime says.
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn copy_to_device<T: Pod>(
         &self,
         src: &PinnedBuffer<T>,
         dst: &DeviceBuffer<T>,
     ) -> Result<Submitted> {
+        let _called = checker::called_here();
         copy(
             handle_of(self),
             &src.block,
@@ -32,11 +34,13 @@ impl Stream {
     ///
     /// # Errors
     /// As [`Stream::copy_to_device`].
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn copy_to_host<T: Pod>(
         &self,
         src: &DeviceBuffer<T>,
         dst: &mut PinnedBuffer<T>,
     ) -> Result<Submitted> {
+        let _called = checker::called_here();
         copy(
             handle_of(self),
             &src.block,
@@ -49,11 +53,13 @@ impl Stream {
     ///
     /// # Errors
     /// As [`Stream::copy_to_device`].
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn copy_device_to_device<T: Pod>(
         &self,
         src: &DeviceBuffer<T>,
         dst: &DeviceBuffer<T>,
     ) -> Result<Submitted> {
+        let _called = checker::called_here();
         copy(
             handle_of(self),
             &src.block,
@@ -66,7 +72,9 @@ impl Stream {
     ///
     /// # Errors
     /// What the runtime says.
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn memset<T: Pod>(&self, dst: &DeviceBuffer<T>, value: u8) -> Result<Submitted> {
+        let _called = checker::called_here();
         let (handle, block) = (handle_of(self), &dst.block);
         if block.bytes == 0 {
             return Ok(Submitted { event: None });

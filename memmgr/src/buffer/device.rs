@@ -1,7 +1,7 @@
 //! [`DeviceBuffer`]: device memory.
 
 use super::{Block, bytes_of};
-use crate::{Pod, Stream, cuda, error::Result, manager::MemoryManager, stream::handle_of};
+use crate::{Pod, Stream, checker, cuda, error::Result, manager::MemoryManager, stream::handle_of};
 use std::{ffi::c_void, fmt, marker::PhantomData};
 
 /// `len` elements of device memory, 256-byte aligned, given back on drop.
@@ -21,7 +21,9 @@ impl MemoryManager {
     ///
     /// # Errors
     /// As [`MemoryManager::allocate_pinned`]; [`Error::InvalidSize`](crate::Error::InvalidSize) if the bytes overflow.
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn device<T: Pod>(&self, len: usize, stream: &Stream) -> Result<DeviceBuffer<T>> {
+        let _called = checker::called_here();
         let bytes = bytes_of::<T>(len)?;
         let device = stream.device();
         let (address, home) =
@@ -45,7 +47,9 @@ impl MemoryManager {
     ///
     /// # Errors
     /// As [`MemoryManager::device`].
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn device_zeroed<T: Pod>(&self, len: usize, stream: &Stream) -> Result<DeviceBuffer<T>> {
+        let _called = checker::called_here();
         let buffer = self.device::<T>(len, stream)?;
         let _ = stream.memset(&buffer, 0)?;
         Ok(buffer)

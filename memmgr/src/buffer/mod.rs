@@ -20,6 +20,7 @@ pub use device::DeviceBuffer;
 pub use pinned::PinnedBuffer;
 
 use crate::{
+    checker,
     error::{Error, Result},
     manager::{Home, Inner},
     pool::{BlockRange, GRANULE},
@@ -60,6 +61,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
+        let _called = checker::called_here();
         self.inner.free_guard(self.address, self.home);
     }
 }

@@ -22,7 +22,9 @@ impl MemoryManager {
     ///
     /// # Errors
     /// As [`MemoryManager::allocate_pinned`]; [`Error::InvalidSize`](crate::Error::InvalidSize) if the bytes overflow.
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn pinned<T: Pod>(&self, len: usize) -> Result<PinnedBuffer<T>> {
+        let _called = checker::called_here();
         let bytes = bytes_of::<T>(len)?;
         let address = self.inner.allocate_pinned(bytes, false)?;
         let block = Block {
@@ -42,7 +44,9 @@ impl MemoryManager {
     ///
     /// # Errors
     /// As [`MemoryManager::pinned`].
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn pinned_zeroed<T: Pod>(&self, len: usize) -> Result<PinnedBuffer<T>> {
+        let _called = checker::called_here();
         let mut buffer = self.pinned::<T>(len)?;
         buffer.as_mut_slice()?.fill(T::zeroed());
         Ok(buffer)
@@ -75,7 +79,9 @@ impl<T: Pod> PinnedBuffer<T> {
     ///
     /// # Errors
     /// What the runtime says instead of a proof that the copies have finished; the contents cannot be trusted then.
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn as_slice(&self) -> Result<&[T]> {
+        let _called = checker::called_here();
         self.block.settle(true)?;
         checker::host_view(self.block.address, self.block.bytes, false);
         // SAFETY: the block has `len` elements, is aligned to 256 bytes, and was zeroed when its segment was made, and
@@ -87,7 +93,9 @@ impl<T: Pod> PinnedBuffer<T> {
     ///
     /// # Errors
     /// As [`PinnedBuffer::as_slice`].
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn as_mut_slice(&mut self) -> Result<&mut [T]> {
+        let _called = checker::called_here();
         self.block.settle(false)?;
         checker::host_view(self.block.address, self.block.bytes, true);
         // SAFETY: as in `as_slice`; no copy reads it either, since a later one needs `&self`.

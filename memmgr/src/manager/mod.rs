@@ -5,6 +5,7 @@ mod inner;
 pub(crate) use inner::{Home, Inner};
 
 use crate::{
+    checker,
     config::Config,
     cuda::{self, CopyKind, Rows},
     device::on_device,
@@ -148,7 +149,9 @@ impl MemoryManager {
     /// [`Error::OutOfMemory`], [`Error::LimitExceeded`], [`Error::InvalidSize`] (near `usize::MAX`),
     /// [`Error::Unavailable`].
     #[doc(alias = "allocatePinned")]
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn allocate_pinned(&self, size: usize) -> Result<*mut c_void> {
+        let _called = checker::called_here();
         self.inner.allocate_pinned(size, true).map(cuda::pointer)
     }
 
@@ -162,7 +165,9 @@ impl MemoryManager {
     /// Nobody uses the memory afterwards; apart from copies through the manager and recorded uses, no device work
     /// touches it.
     #[doc(alias = "freePinned")]
+    #[cfg_attr(feature = "sim", track_caller)]
     pub unsafe fn free_pinned(&self, ptr: *mut c_void) -> Result<()> {
+        let _called = checker::called_here();
         self.inner
             .free(ptr.expose_provenance(), FreeOn::Recorded, Memory::Pinned)
     }
@@ -175,7 +180,9 @@ impl MemoryManager {
     /// # Errors
     /// As [`MemoryManager::allocate_pinned`].
     #[doc(alias = "allocateDevice")]
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn allocate_device(&self, size: usize) -> Result<*mut c_void> {
+        let _called = checker::called_here();
         if size == 0 {
             return Ok(std::ptr::null_mut());
         }
@@ -187,7 +194,9 @@ impl MemoryManager {
     ///
     /// # Errors
     /// Also [`Error::WrongDevice`] for an ordinal that does not exist.
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn allocate_device_at(&self, ordinal: i32, size: usize) -> Result<*mut c_void> {
+        let _called = checker::called_here();
         if size == 0 {
             return Ok(std::ptr::null_mut());
         }
@@ -205,7 +214,9 @@ impl MemoryManager {
     /// Nobody uses the memory afterwards; apart from copies through the manager and recorded uses, no device work
     /// touches it.
     #[doc(alias = "freeDevice")]
+    #[cfg_attr(feature = "sim", track_caller)]
     pub unsafe fn free_device(&self, ptr: *mut c_void) -> Result<()> {
+        let _called = checker::called_here();
         self.inner.free(
             ptr.expose_provenance(),
             FreeOn::Recorded,
@@ -218,7 +229,9 @@ impl MemoryManager {
     ///
     /// # Errors
     /// As [`MemoryManager::allocate_pinned`].
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn allocate_device_on(&self, size: usize, stream: &impl AsStream) -> Result<*mut c_void> {
+        let _called = checker::called_here();
         let handle = handle_of(stream);
         let (address, _) = self
             .inner
@@ -235,7 +248,9 @@ impl MemoryManager {
     /// # Safety
     /// Nobody uses the memory afterwards; device work that touches it is in `stream` (or ordered before what is), or is
     /// a copy through the manager or a recorded use.
+    #[cfg_attr(feature = "sim", track_caller)]
     pub unsafe fn free_device_on(&self, ptr: *mut c_void, stream: &impl AsStream) -> Result<()> {
+        let _called = checker::called_here();
         let handle = handle_of(stream);
         self.inner.free(
             ptr.expose_provenance(),
@@ -259,6 +274,7 @@ impl MemoryManager {
     /// `src` has `size` readable bytes and `dst` `size` bytes of device memory until the copy has run; memory of the
     /// manager is kept until then by itself. Other work that touches them is ordered.
     #[doc(alias = "copyToDeviceAsync")]
+    #[cfg_attr(feature = "sim", track_caller)]
     pub unsafe fn copy_to_device_async(
         &self,
         dst: *mut c_void,
@@ -266,6 +282,7 @@ impl MemoryManager {
         size: usize,
         stream: &impl AsStream,
     ) -> Result<()> {
+        let _called = checker::called_here();
         // SAFETY: as this function demands.
         unsafe {
             self.inner
@@ -282,6 +299,7 @@ impl MemoryManager {
     /// # Safety
     /// As [`MemoryManager::copy_to_device_async`], with the roles exchanged; nobody reads `dst` before the copy has run.
     #[doc(alias = "copyToHostAsync")]
+    #[cfg_attr(feature = "sim", track_caller)]
     pub unsafe fn copy_to_host_async(
         &self,
         dst: *mut c_void,
@@ -289,6 +307,7 @@ impl MemoryManager {
         size: usize,
         stream: &impl AsStream,
     ) -> Result<()> {
+        let _called = checker::called_here();
         // SAFETY: as this function demands.
         unsafe {
             self.inner
@@ -304,6 +323,7 @@ impl MemoryManager {
     ///
     /// # Safety
     /// As [`MemoryManager::copy_to_device_async`], with device memory on both sides.
+    #[cfg_attr(feature = "sim", track_caller)]
     pub unsafe fn copy_device_to_device(
         &self,
         dst: *mut c_void,
@@ -311,6 +331,7 @@ impl MemoryManager {
         size: usize,
         stream: &impl AsStream,
     ) -> Result<()> {
+        let _called = checker::called_here();
         // SAFETY: as this function demands.
         unsafe {
             self.inner
@@ -327,6 +348,7 @@ impl MemoryManager {
     /// # Safety
     /// As [`MemoryManager::copy_to_device_async`], for all rows.
     #[allow(clippy::too_many_arguments)]
+    #[cfg_attr(feature = "sim", track_caller)]
     pub unsafe fn copy_2d(
         &self,
         dst: *mut c_void,
@@ -338,6 +360,7 @@ impl MemoryManager {
         kind: CopyKind,
         stream: &impl AsStream,
     ) -> Result<()> {
+        let _called = checker::called_here();
         if width == 0 || height == 0 {
             return Ok(());
         }
@@ -374,6 +397,7 @@ impl MemoryManager {
     ///
     /// # Safety
     /// `ptr` has `size` bytes of device memory until the operation has run. Other work that touches them is ordered.
+    #[cfg_attr(feature = "sim", track_caller)]
     pub unsafe fn memset(
         &self,
         ptr: *mut c_void,
@@ -381,6 +405,7 @@ impl MemoryManager {
         size: usize,
         stream: &impl AsStream,
     ) -> Result<()> {
+        let _called = checker::called_here();
         // SAFETY: as this function demands.
         unsafe {
             self.inner
@@ -396,6 +421,7 @@ impl MemoryManager {
     ///
     /// # Safety
     /// As [`MemoryManager::memset`], for all rows.
+    #[cfg_attr(feature = "sim", track_caller)]
     pub unsafe fn memset_2d(
         &self,
         ptr: *mut c_void,
@@ -405,6 +431,7 @@ impl MemoryManager {
         height: usize,
         stream: &impl AsStream,
     ) -> Result<()> {
+        let _called = checker::called_here();
         if width == 0 || height == 0 {
             return Ok(());
         }

@@ -59,3 +59,24 @@ pub unsafe fn bytes_mut<'a>(ptr: *mut c_void, len: usize) -> &'a mut [u8] {
 pub fn assert_sound(manager: &MemoryManager) {
     manager.check().expect("the bookkeeping is sound");
 }
+
+/// On the simulated runtime nothing completes before somebody waits or asks, and the first mistake in the order of things
+/// ends the program, unless the environment says otherwise (`CUDART_SIM_SCHEDULE`, `CUDART_SIM_CHECK`).
+#[cfg(feature = "sim")]
+#[used]
+// SAFETY: the section holds pointers to functions that the loader calls before `main`.
+#[unsafe(link_section = ".init_array")]
+static STRICT: extern "C" fn() = {
+    extern "C" fn strict() {
+        for (name, value) in [
+            ("CUDART_SIM_SCHEDULE", "lazy"),
+            ("CUDART_SIM_CHECK", "abort"),
+        ] {
+            if std::env::var_os(name).is_none() {
+                // SAFETY: there is one thread before `main`.
+                unsafe { std::env::set_var(name, value) };
+            }
+        }
+    }
+    strict
+};

@@ -1,0 +1,271 @@
+//! What the ordering checker of the simulated runtime says when a protection of the manager is missing: each program runs
+//! as it is, without a finding, and again with the mistake planted, which must be found, whether or not any byte went
+//! wrong this time.
+#![cfg(feature = "sim")]
+
+mod common;
+
+use common::{KIB, MIB, manager_in};
+use cudart_sim::{Check, Finding, FindingKind};
+use memmgr::{
+    Config, DeviceAllocatorMode, MemoryManager, Stream,
+    planted::{self, Mistake},
+};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The findings are those of the process: one program at a time.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    cudart_sim::check(Check::Off);
+    cudart_sim::check(Check::Report);
+    turn
+}
+
+/// The findings of a program, with a mistake or without.
+fn findings(mistake: Option<Mistake>, program: impl Fn()) -> Vec<Finding> {
+    planted::make(mistake, program);
+    cudart_sim::report()
+}
+
+/// Runs a program both ways; the first finding is of one of these kinds, and names the places in this file (or the drop of a
+/// guard).
+#[track_caller]
+fn only_with(mistake: Mistake, kinds: &[FindingKind], program: impl Fn()) {
+    let _turn = turn();
+    let clean = findings(None, &program);
+    assert!(clean.is_empty(), "without a mistake: {clean:?}");
+    let found = findings(Some(mistake), &program);
+    assert!(!found.is_empty(), "{mistake:?} was not seen");
+    // What follows the first finding may be a consequence.
+    let first = &found[0];
+    assert!(kinds.contains(&first.kind), "{first}");
+    for operation in first.first.iter().chain([&first.second]) {
+        let site = operation.site.as_deref().unwrap_or("nowhere");
+        let known = ["tests/planted.rs", "src/buffer/mod.rs"];
+        assert!(known.iter().any(|file| site.contains(file)), "{first}");
+    }
+    assert!(first.first.is_some(), "both operations: {first}");
+}
+
+fn pool(bytes: usize) -> MemoryManager {
+    MemoryManager::new(
+        Config::default()
+            .device_pool_size(bytes)
+            .device_pool_limit(Some(bytes)),
+    )
+    .unwrap()
+}
+
+/// B22: two copies read pinned memory; both guards go at once, and the next owners write it.
+#[test]
+fn a_pinned_source_that_is_recycled_under_a_copy_is_seen() {
+    only_with(
+        Mistake::UsesAreForgotten,
+        &[
+            FindingKind::ReusedInUse,
+            FindingKind::Race,
+            FindingKind::FreedInUse,
+        ],
+        || {
+            let mm = MemoryManager::new(Config::default()).unwrap();
+            let s = Stream::new().unwrap();
+            let device = [(); 2].map(|()| mm.device::<u8>(MIB, &s).unwrap());
+            for on_device in &device {
+                let mut host = mm.pinned::<u8>(MIB).unwrap();
+                host.as_mut_slice().unwrap().fill(0x11);
+                let _ = s.copy_to_device(&host, on_device).unwrap();
+            }
+            let mut next = mm.pinned::<u8>(2 * MIB).unwrap();
+            next.as_mut_slice().unwrap().fill(0xEE);
+            s.synchronize().unwrap();
+        },
+    );
+}
+
+/// B22: a copy to the host is still writing when its target changes hands.
+#[test]
+fn a_pinned_target_that_is_recycled_under_a_copy_is_seen() {
+    only_with(
+        Mistake::UsesAreForgotten,
+        &[
+            FindingKind::ReusedInUse,
+            FindingKind::Race,
+            FindingKind::FreedInUse,
+        ],
+        || {
+            let mm = MemoryManager::new(Config::default()).unwrap();
+            let s = Stream::new().unwrap();
+            let device = mm.device::<u8>(MIB, &s).unwrap();
+            let _ = s.memset(&device, 1).unwrap();
+            let mut host = mm.pinned::<u8>(MIB).unwrap();
+            let _ = s.copy_to_host(&device, &mut host).unwrap();
+            drop(host);
+            let next = mm.pinned::<u8>(MIB).unwrap();
+            next.as_slice().unwrap();
+            s.synchronize().unwrap();
+        },
+    );
+}
+
+/// B24, in every mode: a guard goes on its own stream while another still reads it.
+#[test]
+fn a_guard_that_goes_while_another_stream_uses_it_is_seen() {
+    for mode in DeviceAllocatorMode::ALL {
+        only_with(
+            Mistake::UsesAreForgotten,
+            &[
+                FindingKind::ReusedInUse,
+                FindingKind::FreedInUse,
+                FindingKind::Race,
+            ],
+            || {
+                let mm = manager_in(mode);
+                let (s1, s2) = (Stream::new().unwrap(), Stream::new().unwrap());
+                let mut host = mm.pinned::<u8>(MIB).unwrap();
+                let x = mm.device::<u8>(MIB, &s1).unwrap();
+                let _ = s2.memset(&x, 0x55).unwrap();
+                let _ = s2.copy_to_host(&x, &mut host).unwrap();
+                drop(x);
+                let y = mm.device::<u8>(MIB, &s1).unwrap();
+                let _ = s1.memset(&y, 0x66).unwrap();
+                s2.synchronize().unwrap();
+                s1.synchronize().unwrap();
+            },
+        );
+    }
+}
+
+/// B26 (b): a stream goes with work behind it; its memory passes to one that has the same handle.
+#[test]
+fn memory_of_a_stream_that_is_gone_is_seen_in_the_hands_of_its_successor() {
+    only_with(
+        Mistake::EndsAreForgotten,
+        &[FindingKind::ReusedInUse],
+        || {
+            let mm = pool(2 * MIB);
+            let old = Stream::new().unwrap();
+            let raw = old.as_raw();
+            let x = mm.device::<u8>(2 * MIB, &old).unwrap();
+            let _ = old.memset(&x, 0xAA).unwrap();
+            drop((x, old));
+            let new = Stream::new().unwrap();
+            assert_eq!(raw, new.as_raw(), "the handle comes back");
+            let y = mm.device::<u8>(2 * MIB, &new).unwrap();
+            let _ = new.memset(&y, 0xBB).unwrap();
+            new.synchronize().unwrap();
+        },
+    );
+}
+
+/// D01: memory with an older mark passes through an owner that does nothing with it.
+#[test]
+fn a_free_that_washes_away_an_older_mark_is_seen() {
+    for freed_on in 0..2 {
+        only_with(
+            Mistake::FreesReplaceMarks,
+            &[FindingKind::ReusedInUse],
+            || {
+                let mm = pool(2 * MIB);
+                let [a, b, c] = [(); 3].map(|()| Stream::new().unwrap());
+                let x = mm.allocate_device_on(2 * MIB, &a).unwrap();
+                // SAFETY: the blocks are ours, and their uses are ordered by the manager, which is what is tested.
+                unsafe {
+                    mm.memset(x, 0xAA, 2 * MIB, &a).unwrap();
+                    mm.free_device_on(x, &a).unwrap();
+                    let again = mm.allocate_device_on(2 * MIB, &b).unwrap();
+                    assert_eq!(again, x);
+                    match freed_on {
+                        0 => mm.free_device(again).unwrap(),
+                        _ => mm.free_device_on(again, &c).unwrap(),
+                    }
+                    let last = mm.allocate_device_on(2 * MIB, &c).unwrap();
+                    mm.memset(last, 0xCC, 2 * MIB, &c).unwrap();
+                    mm.free_device_on(last, &c).unwrap();
+                }
+                c.synchronize().unwrap();
+                a.synchronize().unwrap();
+            },
+        );
+    }
+}
+
+/// B56 (b), with guards: what one stream has copied in is read on another.
+#[test]
+fn a_guard_that_is_read_on_another_stream_without_a_wait_is_seen() {
+    only_with(Mistake::GuardsDoNotWait, &[FindingKind::Race], || {
+        let mm = MemoryManager::new(Config::default()).unwrap();
+        let (s, other) = (Stream::new().unwrap(), Stream::new().unwrap());
+        let mut source = mm.pinned::<u64>(KIB).unwrap();
+        source.as_mut_slice().unwrap().fill(7);
+        let device = mm.device::<u64>(KIB, &s).unwrap();
+        let _ = s.copy_to_device(&source, &device).unwrap();
+        let mut back = mm.pinned::<u64>(KIB).unwrap();
+        let _ = other.copy_to_host(&device, &mut back).unwrap();
+        assert_eq!(back.as_slice().unwrap().len(), KIB);
+        s.synchronize().unwrap();
+    });
+}
+
+/// B56 (b) as it was reported: a copy of pageable memory in a non-blocking stream, and one back in the default stream.
+/// Raw pointers promise no order between them; with an event between them there is one.
+#[test]
+fn a_pageable_copy_that_is_read_back_on_the_default_stream_is_seen() {
+    let _turn = turn();
+    let program = |waits: bool| {
+        let mm = MemoryManager::new(Config::default()).unwrap();
+        let s = Stream::new().unwrap();
+        let default = Stream::legacy(0).unwrap();
+        let source: Vec<u8> = vec![7; MIB];
+        let mut back: Vec<u8> = vec![0; MIB];
+        let x = mm.allocate_device_on(MIB, &s).unwrap();
+        // SAFETY: both vectors are as long as the copies, and stay until the streams have finished.
+        unsafe {
+            mm.copy_to_device_async(x, source.as_ptr().cast(), MIB, &s)
+                .unwrap();
+            if waits {
+                default.wait(&s.record().unwrap()).unwrap();
+            }
+            mm.copy_to_host_async(back.as_mut_ptr().cast(), x, MIB, &default)
+                .unwrap();
+            s.synchronize().unwrap();
+            default.synchronize().unwrap();
+            mm.free_device_on(x, &s).unwrap();
+        }
+        cudart_sim::report()
+    };
+    assert!(program(true).is_empty());
+    let found = program(false);
+    assert!(
+        found.iter().any(|finding| finding.kind == FindingKind::Race
+            && finding.to_string().contains("cudaMemcpyAsync")),
+        "{found:?}"
+    );
+}
+
+/// Inside a pool: a copy that runs past its block into the next one, and one of a block that was freed.
+#[test]
+fn a_use_past_the_end_or_after_the_free_is_seen_inside_a_pool() {
+    let _turn = turn();
+    let mm = MemoryManager::new(Config::default()).unwrap();
+    let s = Stream::new().unwrap();
+    let x = mm.allocate_device_on(KIB, &s).unwrap();
+    let y = mm.allocate_device_on(KIB, &s).unwrap();
+    assert_eq!(y as usize, x as usize + KIB, "neighbours");
+    let fill = |len| {
+        // SAFETY: the memory belongs to the pool's segment; that it is not this block's is what is tested.
+        let code = unsafe { cuda_sys::cudaMemsetAsync(x, 1, len, s.as_raw().cast()) };
+        assert_eq!(code.0, 0);
+        cudart_sim::report()
+    };
+    assert!(fill(KIB).is_empty());
+    let found = fill(KIB + 1);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].kind, FindingKind::NotAllocated);
+    // SAFETY: the uses after it are the mistake that is tested.
+    unsafe { mm.free_device_on(x, &s).unwrap() };
+    let found = fill(8);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].kind, FindingKind::UsedAfterFree);
+    s.synchronize().unwrap();
+}
