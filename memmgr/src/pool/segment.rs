@@ -121,12 +121,9 @@ struct Orphans {
 }
 
 impl Orphans {
-    /// Waits until nothing touches the segments any more. Where no mark can tell, the device is waited for.
+    /// Waits until nothing touches the segments any more.
     fn settle(&self) -> Result<()> {
-        self.marks.iter().try_for_each(|mark| {
-            mark.wait_on_host()
-                .or_else(|_| on_device(mark.core().device(), cuda::device_synchronize))
-        })
+        self.marks.iter().try_for_each(|mark| mark.wait_on_host())
     }
 }
 
