@@ -33,7 +33,7 @@ table! {
     cudaGraphExecDestroy cudaGraphDestroy cudaGetDriverEntryPoint cudaGetDriverEntryPointByVersion
     make_cudaPitchedPtr make_cudaPos make_cudaExtent
 
-    cuGetErrorName cuCtxGetCurrent cuCtxGetDevice cuMemGetAddressRange cuMemAddressReserve cuMemAddressFree
+    cuGetErrorName cuCtxGetCurrent cuCtxGetId cuCtxGetDevice cuMemGetAddressRange cuMemAddressReserve cuMemAddressFree
     cuMemCreate cuMemRelease cuMemMap cuMemUnmap cuMemSetAccess cuMemGetAllocationGranularity
     cuMemRetainAllocationHandle cuPointerGetAttribute
 }

@@ -90,5 +90,8 @@ fn usable(needs: Needs) -> Answer {
     {
         return Err(code);
     }
+    if needs == Needs::Context {
+        runtime::make_context(thread::device());
+    }
     Ok(())
 }

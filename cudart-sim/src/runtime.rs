@@ -24,6 +24,11 @@ static UNLOADED: AtomicBool = AtomicBool::new(false);
 static FORKED: AtomicBool = AtomicBool::new(false);
 static DEVICES: AtomicUsize = AtomicUsize::new(0);
 static EPOCH: AtomicU64 = AtomicU64::new(1);
+/// The id of each device's context: none yet, or how many there were before.
+static CONTEXTS: [AtomicU64; MAX_DEVICES] = [const { AtomicU64::new(NO_CONTEXT) }; MAX_DEVICES];
+static NEXT_CONTEXT: AtomicU64 = AtomicU64::new(1);
+const NO_CONTEXT: u64 = 0;
+const DESTROYED: u64 = u64::MAX;
 static BROKEN: [AtomicU32; MAX_DEVICES] = [const { AtomicU32::new(0) }; MAX_DEVICES];
 
 /// The lock, held.
@@ -90,6 +95,37 @@ pub(crate) fn broken(device: u32) -> Option<cudaError> {
 pub(crate) fn set_broken(device: u32, code: u32) {
     if let Some(place) = BROKEN.get(device as usize) {
         place.store(code, Ordering::Relaxed);
+    }
+}
+
+/// The id of a device's context. 201 where there is none yet, 709 where a reset has taken it.
+pub(crate) fn context(device: u32) -> Answer<u64> {
+    match CONTEXTS
+        .get(device as usize)
+        .map(|c| c.load(Ordering::Relaxed))
+    {
+        None | Some(NO_CONTEXT) => Err(cudaError::cudaErrorDeviceUninitialized),
+        Some(DESTROYED) => Err(cudaError::cudaErrorContextIsDestroyed),
+        Some(id) => Ok(id),
+    }
+}
+
+/// A call that needs a context makes one.
+pub(crate) fn make_context(device: u32) {
+    if let Some(place) = CONTEXTS.get(device as usize)
+        && matches!(place.load(Ordering::Relaxed), NO_CONTEXT | DESTROYED)
+    {
+        place.store(
+            NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed),
+            Ordering::Relaxed,
+        );
+    }
+}
+
+/// A reset takes the context.
+pub(crate) fn destroy_context(device: u32) {
+    if let Some(place) = CONTEXTS.get(device as usize) {
+        place.store(DESTROYED, Ordering::Relaxed);
     }
 }
 

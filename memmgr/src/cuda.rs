@@ -65,7 +65,7 @@ macro_rules! calls {
 
 calls! {
     DriverGetVersion => "cudaDriverGetVersion", RuntimeGetVersion => "cudaRuntimeGetVersion",
-    GetDeviceCount => "cudaGetDeviceCount", GetDevice => "cudaGetDevice", SetDevice => "cudaSetDevice",
+    GetDeviceCount => "cudaGetDeviceCount", GetDevice => "cudaGetDevice", CtxGetId => "cuCtxGetId", CtxGetCurrent => "cuCtxGetCurrent", SetDevice => "cudaSetDevice",
     DeviceGetAttribute => "cudaDeviceGetAttribute", GetDeviceProperties => "cudaGetDeviceProperties",
     MemGetInfo => "cudaMemGetInfo", DeviceSynchronize => "cudaDeviceSynchronize",
     StreamCreate => "cudaStreamCreateWithPriority", StreamDestroy => "cudaStreamDestroy",
@@ -249,18 +249,22 @@ pub(crate) fn get_device() -> Result<i32> {
     Ok(device)
 }
 
-/// As [`get_device`], in one call: the only one that a hit without a stream makes. It fails only where CUDA is not
-/// available at all; an error that others had left is not looked at then.
-pub(crate) fn get_device_in_one_call() -> Result<i32> {
-    process::gate()?;
+/// The id of a context, of the current one if the handle is 0; `None` where there is none or the driver cannot tell.
+/// Leaves no error behind.
+pub(crate) fn context_id(context: usize) -> Option<u64> {
+    process::gate().ok()?;
     process::before_first_call();
-    count(Call::GetDevice);
-    let mut device = 0;
-    // SAFETY: `device` is a place for one int.
-    match unsafe { sys::cudaGetDevice(&mut device) }.0 as i32 {
-        SUCCESS => Ok(device),
-        code => Err(failure(Call::GetDevice, code, SUCCESS)),
-    }
+    count(Call::CtxGetId);
+    sys::context_id(context)
+}
+
+/// The current context: its handle and its id.
+pub(crate) fn current_context() -> Option<(usize, u64)> {
+    process::gate().ok()?;
+    process::before_first_call();
+    count(Call::CtxGetCurrent);
+    let handle = sys::current_context()?;
+    Some((handle, context_id(handle)?))
 }
 
 pub(crate) fn set_device(device: i32) -> Result<()> {

@@ -3,6 +3,7 @@
 use super::{api, need, put};
 use crate::device::Device;
 use crate::error::{Answer, INVALID_DEVICE, INVALID_VALUE};
+use crate::mirror;
 use crate::pool::{Location, Pool};
 use crate::runtime::{self, lock};
 use crate::sys::{self, cudaDeviceAttr as Attr, cudaError};
@@ -79,6 +80,7 @@ api! {
     fn cudaSetDevice(device: c_int) needs Device {
         let device = known(device)?;
         thread::with(|t| t.device.set(device));
+        runtime::make_context(device);
         Ok(())
     }
 
@@ -130,6 +132,7 @@ api! {
         let device = thread::device();
         let mut rt = runtime::synchronize(lock(), Some(device));
         rt.reset_device(device);
+        runtime::destroy_context(device);
         Ok(())
     }
 
@@ -205,11 +208,26 @@ fn properties(device: &Device) -> Answer<sys::cudaDeviceProp> {
 }
 
 impl runtime::Runtime {
-    /// Frees what a device holds and forgets its streams and events. Its work is done. Page-locked memory stays.
+    /// Frees what a device holds, the page-locked memory that was made while it was current too, and forgets its streams
+    /// and events. Its work is done.
     fn reset_device(&mut self, ordinal: u32) {
-        self.memory
-            .blocks
-            .retain(|_, b| b.host || b.device != ordinal);
+        self.memory.pinned.retain(|start, region| {
+            let goes = region.device == ordinal;
+            if goes {
+                crate::check::gone(*start, region.len);
+            }
+            if goes && !region.registered {
+                mirror::unmap_host(*start as usize, region.len as usize);
+            }
+            !goes
+        });
+        self.memory.blocks.retain(|start, b| {
+            let stays = b.host || b.device != ordinal;
+            if !stays {
+                crate::check::gone(*start, b.size);
+            }
+            stays
+        });
         let Some(old) = self.devices.get(ordinal as usize) else {
             return;
         };

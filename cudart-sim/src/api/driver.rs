@@ -38,6 +38,9 @@ macro_rules! driver {
 /// A question about a pointer; its type is not among the header's that are bound here.
 type PointerGetAttribute = Option<unsafe extern "C" fn(*mut c_void, c_uint, u64) -> sys::CUresult>;
 
+/// The same of a context's id.
+type CtxGetId = Option<unsafe extern "C" fn(sys::CUcontext, *mut c_ulonglong) -> sys::CUresult>;
+
 driver! {
     fn cuGetErrorName(
         code: sys::CUresult,
@@ -54,6 +57,21 @@ driver! {
         need(pctx)?;
         let mut rt = lock();
         put(pctx, rt.device(thread::device() as c_int)?.default_pool as sys::CUcontext)
+    }
+
+    fn cuCtxGetId(
+        ctx: sys::CUcontext,
+        ctxId: *mut c_ulonglong,
+    ) is CtxGetId, since 12000, needs Device {
+        need(ctxId)?;
+        let device = if ctx.is_null() {
+            thread::device()
+        } else {
+            let rt = lock();
+            let of = rt.devices.iter().position(|d| d.default_pool == ctx as usize);
+            of.ok_or(cudaError::cudaErrorDeviceUninitialized)? as u32
+        };
+        put(ctxId, runtime::context(device)?)
     }
 
     fn cuCtxGetDevice(

@@ -3,7 +3,7 @@
 //! A segment is zeroed once when it is made, so that no buffer ever shows what another process left in memory.
 
 use crate::{
-    cuda,
+    context, cuda,
     device::on_device,
     error::{Error, Place, Result},
     event::Fence,
@@ -58,6 +58,7 @@ impl Source {
                     let _ = unsafe { cuda::free(base) };
                     return Err(error);
                 }
+                context::note(*device);
                 Ok(base)
             }),
             Source::Pinned => {
