@@ -45,8 +45,13 @@ pub(crate) fn note(device: i32) {
 pub(crate) fn check(device: i32) -> Result<()> {
     if let Some(context) = of(device) {
         let id = context.id.load(Acquire);
-        if id != 0 && cuda::context_id(context.handle.load(Relaxed)) != Some(id) {
-            process::device_was_reset(device);
+        if id != 0 {
+            match cuda::context_id(context.handle.load(Relaxed)) {
+                Ok(now) if now != id => process::device_was_reset(device),
+                Err(cuda::CONTEXT_IS_DESTROYED) => process::device_was_reset(device),
+                // Another failure (in a host function, for example) tells nothing.
+                _ => {}
+            }
         }
     }
     process::gate()
@@ -67,7 +72,7 @@ pub(crate) fn check_all() -> Result<()> {
 /// The calling thread's current device. Where its context is known, in one call, which is all that a hit without a stream
 /// makes.
 pub(crate) fn current_device() -> Result<i32> {
-    let known = cuda::context_id(0).and_then(|id| {
+    let known = cuda::context_id(0).ok().and_then(|id| {
         let place = CONTEXTS
             .iter()
             .position(|context| context.id.load(Relaxed) == id)?;

@@ -256,7 +256,8 @@ impl Stream {
         unsafe extern "C" fn run(data: *mut c_void) {
             // SAFETY: `data` came from `Box::into_raw` below and the runtime calls this once.
             let job = unsafe { Box::from_raw(data.cast::<Job>()) };
-            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
+            let job = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+            if cuda::as_host_function(job).is_err() {
                 tracing::error!("a host function panicked");
             }
         }
