@@ -79,6 +79,9 @@ pub struct Config {
     pub schedule: Schedule,
     /// Under [`Schedule::Lazy`]: how long work lies before it runs without being asked for.
     pub patience: Duration,
+    /// Under [`Schedule::Random`]: delays are shorter than this. What is drawn below a microsecond is no sleep; the work
+    /// still goes from thread to thread.
+    pub random_delay: Duration,
     /// How many operations a stream takes beyond the running one before the caller is made to wait.
     pub queue_depth: usize,
     /// How long things take; `None`: no model.
@@ -95,6 +98,7 @@ impl Default for Config {
             driver: true,
             schedule: Schedule::Eager,
             patience: Duration::from_secs(1),
+            random_delay: Duration::from_micros(300),
             queue_depth: 1021,
             time: None,
             fresh: None,

@@ -140,6 +140,7 @@ impl Runtime {
         self.engine.restart(count);
         self.engine.schedule = Schedule::Eager;
         self.engine.patience = config.patience;
+        self.engine.random_delay = config.random_delay;
         self.engine.depth = config.queue_depth.max(1);
         self.engine.time = config.time.clone();
         self.engine.set_schedule(config.schedule);
