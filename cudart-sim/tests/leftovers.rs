@@ -90,7 +90,7 @@ fn round() {
         assert_eq!(cuda!(cudaMallocAsync(&mut q, MIB, own)), 0);
         assert_eq!(cuda!(cudaMemcpyAsync(q, p, MIB, D2D, own)), 0);
         assert_eq!(cuda!(cudaFreeAsync(q, own)), 0);
-        stall(s, 5);
+        stall(s, 1);
         assert_eq!(cuda!(cudaStreamSynchronize(own)), 0);
         assert_eq!(cuda!(cudaStreamSynchronize(s)), 0);
         assert_eq!(cuda!(cudaStreamDestroy(s)), 0);
@@ -150,14 +150,20 @@ fn threads_in_the_end() -> usize {
     threads()
 }
 
-#[test]
-fn nothing_is_left_after_the_last_handle_and_nothing_grows() {
-    for schedule in ["eager", "lazy", "random:3"] {
-        let name = "nothing_is_left_after_the_last_handle_and_nothing_grows";
-        let mut variables = PLAIN_LIBC.to_vec();
-        variables.push(("CUDART_SIM_SCHEDULE", schedule));
-        in_a_process_of_its_own(name, &variables, look_for_leftovers);
-    }
+macro_rules! nothing_is_left {
+    ($($name:ident: $schedule:literal;)*) => {
+        $(#[test] fn $name() {
+            let mut variables = PLAIN_LIBC.to_vec();
+            variables.push(("CUDART_SIM_SCHEDULE", $schedule));
+            in_a_process_of_its_own(stringify!($name), &variables, look_for_leftovers);
+        })*
+    };
+}
+
+nothing_is_left! {
+    nothing_is_left_after_the_last_handle_and_nothing_grows_eagerly: "eager";
+    nothing_is_left_after_the_last_handle_and_nothing_grows_lazily: "lazy";
+    nothing_is_left_after_the_last_handle_and_nothing_grows_at_random: "random:3";
 }
 
 fn look_for_leftovers() {
@@ -170,7 +176,7 @@ fn look_for_leftovers() {
     let after_one = mappings();
     // The addresses of the device and the memory behind them stay until its reset.
     assert_eq!(of_devices(&after_one), 1, "{after_one:#?}");
-    for _ in 0..10 {
+    for _ in 0..5 {
         round();
     }
     assert_eq!(threads_in_the_end(), 0);
