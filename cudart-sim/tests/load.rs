@@ -135,10 +135,8 @@ fn one_of_many(n: usize, source: Pointer) {
         cuda!(cudaEventQuery(e))
     });
     // SAFETY: 1 KiB of page-locked memory of this thread's, and the copy into it is done.
-    assert_eq!(
-        unsafe { std::slice::from_raw_parts(h.cast::<u8>(), K) },
-        bytes
-    );
+    let back = unsafe { std::slice::from_raw_parts(h.cast::<u8>(), K) };
+    assert_eq!(back, bytes);
     // What all of them read.
     copy(d, source, K, s);
     sync(s);
