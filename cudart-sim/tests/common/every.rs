@@ -1,5 +1,6 @@
 //! Every exported function that answers a code, called without anything behind its arguments: for the states in which
 //! the arguments do not matter.
+#![allow(dead_code)]
 
 use super::cuda::*;
 use std::ffi::c_void;
