@@ -169,8 +169,16 @@ nothing_is_left! {
 fn look_for_leftovers() {
     let (before, open) = (mappings(), files());
     assert_eq!(threads(), 0);
-    round();
+    // While there is work there is a thread, and it is seen.
+    let s = stream();
+    stall(s, 200);
+    let start = Instant::now();
+    while threads() == 0 && start.elapsed() < Duration::from_secs(60) {
+        assert!(matches!(cuda!(cudaStreamQuery(s)), 0 | 600));
+    }
     assert!(threads() > 0, "it could not see the threads");
+    assert_eq!(cuda!(cudaStreamDestroy(s)), 0);
+    round();
     assert_eq!(threads_in_the_end(), 0);
     assert_eq!(files(), open);
     let after_one = mappings();
