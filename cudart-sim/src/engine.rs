@@ -36,6 +36,7 @@ pub(crate) struct Engine {
     pub(crate) watchdog: bool,
     pub(crate) schedule: Schedule,
     pub(crate) patience: Duration,
+    pub(crate) random_delay: Duration,
     pub(crate) depth: usize,
     pub(crate) time: Option<TimeModel>,
     random: u64,
@@ -63,6 +64,7 @@ impl Engine {
             watchdog: false,
             schedule: Schedule::Eager,
             patience: Duration::from_secs(1),
+            random_delay: Duration::ZERO,
             depth: 1021,
             time: None,
             random: 1,
@@ -491,11 +493,15 @@ impl Engine {
             .is_none_or(|s| s.uid != point.uid || s.observed >= point.seq)
     }
 
-    /// A number for the random schedule.
-    pub(crate) fn draw(&mut self) -> u64 {
+    /// How long the next operation is held back.
+    pub(crate) fn delay(&mut self) -> Duration {
+        let Schedule::Random(_) = self.schedule else {
+            return Duration::ZERO;
+        };
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        self.random
+        let most = self.random_delay.as_micros().max(1);
+        Duration::from_micros((u128::from(self.random) % most) as u64)
     }
 }

@@ -48,6 +48,7 @@ mod graph;
 mod handles;
 mod heap;
 mod kernel;
+mod limit;
 mod memory;
 mod mirror;
 mod pool;
@@ -72,6 +73,7 @@ pub use control::{
 pub use counters::{calls, thread_calls, thread_calls_of};
 pub use fault::{Fault, fail};
 pub use kernel::{KernelView, Range, launch, launch_for, launch_host, read_device};
+pub use limit::{Limited, limit};
 
 /// The types and signatures of the CUDA runtime that is simulated.
 pub mod sys {

@@ -13,13 +13,15 @@ use crate::memory::Memory;
 use crate::pool::{Location, Pool};
 use crate::sys::cudaError;
 use crate::vmm::Vmm;
-use crate::{mirror, thread, worker};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::{limit, mirror, thread, worker};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 static RUNTIME: Mutex<Runtime> = Mutex::new(Runtime::new());
 static STARTED: AtomicBool = AtomicBool::new(false);
 static NO_DRIVER: AtomicBool = AtomicBool::new(false);
+static DRIVER_VERSION: AtomicI32 = AtomicI32::new(0);
+static RUNTIME_VERSION: AtomicI32 = AtomicI32::new(0);
 static UNLOADED: AtomicBool = AtomicBool::new(false);
 static FORKED: AtomicBool = AtomicBool::new(false);
 static DEVICES: AtomicUsize = AtomicUsize::new(0);
@@ -71,9 +73,19 @@ pub(crate) fn set_unloaded(unloaded: bool) {
     UNLOADED.store(unloaded, Ordering::Relaxed);
 }
 
-/// Whether there is no driver.
+/// Whether there is no driver, or one that is too old for the runtime.
 pub(crate) fn no_driver() -> bool {
     NO_DRIVER.load(Ordering::Relaxed)
+}
+
+/// The version of the driver; 0: there is none.
+pub(crate) fn driver_version() -> i32 {
+    DRIVER_VERSION.load(Ordering::Relaxed)
+}
+
+/// The version of the runtime.
+pub(crate) fn runtime_version() -> i32 {
+    RUNTIME_VERSION.load(Ordering::Relaxed)
 }
 
 /// How many devices there are.
@@ -176,6 +188,7 @@ impl Runtime {
         self.engine.restart(count);
         self.engine.schedule = Schedule::Eager;
         self.engine.patience = config.patience;
+        self.engine.random_delay = config.random_delay;
         self.engine.depth = config.queue_depth.max(1);
         self.engine.time = config.time.clone();
         self.engine.set_schedule(config.schedule);
@@ -198,7 +211,16 @@ impl Runtime {
             }
             set_broken(ordinal as u32, 0);
         }
-        NO_DRIVER.store(!config.driver, Ordering::Relaxed);
+        let driver = if config.driver {
+            config.driver_version
+        } else {
+            0
+        };
+        // Versions that differ in the minor number alone get along.
+        let too_old = driver / 1000 < config.runtime_version / 1000;
+        NO_DRIVER.store(!config.driver || too_old, Ordering::Relaxed);
+        DRIVER_VERSION.store(driver, Ordering::Relaxed);
+        RUNTIME_VERSION.store(config.runtime_version, Ordering::Relaxed);
         DEVICES.store(count, Ordering::Relaxed);
         STARTED.store(true, Ordering::Release);
     }
@@ -229,6 +251,7 @@ impl Runtime {
             place.store(0, Ordering::Relaxed);
         }
         UNLOADED.store(false, Ordering::Relaxed);
+        limit::lift_host();
         check::restart();
     }
 

@@ -83,10 +83,7 @@ fn run_one(mut rt: Guard) -> Guard {
         let blocking = usize::from(work.may_block());
         rt.engine.ready_blocking = rt.engine.ready_blocking.saturating_sub(blocking);
         rt.engine.running_blocking += blocking;
-        let delay = match rt.engine.schedule {
-            Schedule::Random(_) => Duration::from_micros(rt.engine.draw() % 300),
-            _ => Duration::ZERO,
-        };
+        let delay = rt.engine.delay();
         let until = modelled_end(&mut rt, slot, &work);
         let broken = rt
             .engine

@@ -1,6 +1,7 @@
 //! Devices: which there are, which is current, what they can do, waiting for all their work.
 
 use super::{api, need, put};
+use crate::calls::POOLS_SINCE;
 use crate::device::Device;
 use crate::error::{Answer, INVALID_DEVICE, INVALID_VALUE};
 use crate::mirror;
@@ -55,6 +56,14 @@ fn attribute(device: &Device, attr: Attr) -> Answer<c_int> {
         Attr::cudaDevAttrComputePreemptionSupported => 1,
         Attr::cudaDevAttrCanUseHostPointerForRegisteredMem => 1,
         Attr::cudaDevAttrHostRegisterSupported => 1,
+        // A driver from before them does not know the question.
+        Attr::cudaDevAttrMemoryPoolsSupported
+        | Attr::cudaDevAttrHostMemoryPoolsSupported
+        | Attr::cudaDevAttrMemoryPoolSupportedHandleTypes
+            if runtime::driver_version() < POOLS_SINCE =>
+        {
+            return Err(INVALID_VALUE);
+        }
         Attr::cudaDevAttrMemoryPoolsSupported | Attr::cudaDevAttrHostMemoryPoolsSupported => {
             c_int::from(device.config.memory_pools)
         }
@@ -232,6 +241,7 @@ impl runtime::Runtime {
             return;
         };
         let (config, default_pool) = (old.config.clone(), old.default_pool);
+        let limits = old.limits.of_an_empty_device();
         let fresh = self.config.as_ref().and_then(|c| c.fresh);
         let default_place = self.pool_handles.get(default_pool).copied();
         for (place, entry) in self.pools.iter_mut().enumerate() {
@@ -247,6 +257,7 @@ impl runtime::Runtime {
         }
         if let Some(device) = self.devices.get_mut(ordinal as usize) {
             *device = Device::new(config, fresh);
+            device.limits = limits;
             device.default_pool = default_pool;
             device.current_pool = default_pool;
         }

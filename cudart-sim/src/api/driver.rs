@@ -12,9 +12,6 @@ use crate::sys::{self, cudaDriverEntryPointQueryResult as Found, cudaError};
 use crate::{error, runtime, thread, vmm};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
-/// The newest version of the driver's interface that is answered for.
-const VERSION: u32 = 13000;
-
 /// Defines functions of the driver, checked against the header's type of each, and the table to find them in.
 macro_rules! driver {
     ($(fn $name:ident($($arg:ident: $type:ty),* $(,)?) is $pfn:ty, since $version:literal, needs $needs:ident $body:block)*) => {
@@ -305,7 +302,8 @@ api! {
         _flags: c_ulonglong,
         driverStatus: *mut Found,
     ) needs Driver {
-        entry_point(symbol, funcPtr, VERSION, driverStatus)
+        let version = u32::try_from(runtime::runtime_version()).unwrap_or(0);
+        entry_point(symbol, funcPtr, version, driverStatus)
     }
 
     fn cudaGetDriverEntryPointByVersion(
@@ -331,6 +329,11 @@ fn entry_point(
     // SAFETY: not null, and a C string by the contract of the function.
     let name = unsafe { CStr::from_ptr(symbol) };
     let (found, answer) = match name.to_str().ok().and_then(find) {
+        // A driver that is older than the function lacks it.
+        Some((_, since)) if i64::from(since) > i64::from(runtime::driver_version()) => (
+            std::ptr::null_mut(),
+            Found::cudaDriverEntryPointSymbolNotFound,
+        ),
         Some((at, since)) if since <= version => (at, Found::cudaDriverEntryPointSuccess),
         Some(_) => (
             std::ptr::null_mut(),
