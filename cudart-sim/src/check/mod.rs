@@ -28,7 +28,7 @@ pub(crate) use finding::called_from;
 use crate::engine::Engine;
 use crate::stream::{Point, Stream};
 use crate::trace::Access;
-use crate::work::{Place, Work};
+use crate::work::{Place, Shape, Work};
 use finding::{Op, Role};
 use state::Checker;
 use std::cell::RefCell;
@@ -149,8 +149,12 @@ pub(crate) fn submitted(call: &str, stream: Option<&Stream>, point: Point, work:
 }
 
 /// Pageable memory is read by a call that copies it to a device.
-pub(crate) fn pageable_source(call: &str, start: usize, len: usize) {
-    with(|c| c.host(call, Role::Access, line(start as u64, len as u64, false)));
+pub(crate) fn pageable_source(call: &str, start: usize, shape: Shape) {
+    with(|c| {
+        let place = Place::Host(start, false);
+        let access = Access::new(&place, shape, shape.src_pitch, false);
+        c.host(call, Role::Access, access);
+    });
 }
 
 /// A stream's handle is gone.
