@@ -304,9 +304,7 @@ programs! { FreedInUse:
 
 #[test]
 fn memory_of_one_device_freed_while_the_stream_of_another_uses_it() {
-    let _turn = machine();
-    cudart_sim::check(cudart_sim::Check::Report);
-    cudart_sim::configure(cudart_sim::Config::devices(2, 64 << 20)).unwrap();
+    let _turn = machine().devices(2, 64 << 20);
     let d = malloc(K);
     cuda!(cudaSetDevice(1));
     let other = malloc(K);

@@ -38,7 +38,12 @@ fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-fn attempt(program: &Program, schedule: Schedule, threads: &Threads, counts: &mut Counts) -> Verdict {
+fn attempt(
+    program: &Program,
+    schedule: Schedule,
+    threads: &Threads,
+    counts: &mut Counts,
+) -> Verdict {
     cudart_sim::reset();
     let config = Config {
         schedule,
@@ -157,9 +162,14 @@ fn the_checker_and_the_oracle_agree_for_as_long_as_was_asked_for() {
         }
         if said.elapsed() > Duration::from_secs(15) {
             said = Instant::now();
-            let all: u64 = counts.iter().map(|c| c.race_free + c.planted + c.wild_with_races).sum();
+            let all: u64 = counts
+                .iter()
+                .map(|c| c.race_free + c.planted + c.wild_with_races)
+                .sum();
             let gone = start.elapsed().as_secs();
-            say(&format!("{gone} of {seconds} s, {all} programs, seed {seed}"));
+            say(&format!(
+                "{gone} of {seconds} s, {all} programs, seed {seed}"
+            ));
         }
     }
     for (schedule, counts) in SCHEDULES.iter().zip(&counts) {

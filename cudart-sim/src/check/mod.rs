@@ -73,18 +73,24 @@ pub(crate) fn on() -> bool {
 fn from_environment() -> bool {
     let mut checker = lock();
     if MODE.load(Relaxed) == UNSET {
-        let wanted = match std::env::var("CUDART_SIM_CHECK").as_deref() {
-            Ok("report") => Check::Report,
-            Ok("abort") => Check::Abort,
-            Ok("" | "off") | Err(_) => Check::Off,
-            Ok(other) => {
-                eprintln!("cudart-sim: CUDART_SIM_CHECK={other} is not understood and is ignored");
-                Check::Off
-            }
-        };
+        let wanted = from_variable().unwrap_or(Check::Off);
         set(&mut checker, wanted);
     }
     MODE.load(Relaxed) == ON
+}
+
+/// What `CUDART_SIM_CHECK` asks for, if it is set and understood.
+pub(crate) fn from_variable() -> Option<Check> {
+    match std::env::var("CUDART_SIM_CHECK").as_deref() {
+        Ok("report") => Some(Check::Report),
+        Ok("abort") => Some(Check::Abort),
+        Ok("off") => Some(Check::Off),
+        Ok("") | Err(_) => None,
+        Ok(other) => {
+            eprintln!("cudart-sim: CUDART_SIM_CHECK={other} is not understood and is ignored");
+            None
+        }
+    }
 }
 
 fn set(checker: &mut Option<Checker>, wanted: Check) {

@@ -54,9 +54,7 @@ impl Touch {
     }
 
     fn conflicts(&self, other: &Touch) -> bool {
-        self.buffer == other.buffer
-            && (self.write || other.write)
-            && self.bytes.meets(&other.bytes)
+        self.buffer == other.buffer && (self.write || other.write) && self.bytes.meets(&other.bytes)
     }
 }
 

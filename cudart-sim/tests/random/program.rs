@@ -328,10 +328,6 @@ impl Program {
                 ]),
             })
             .collect();
-        Program {
-            mode,
-            lanes,
-            steps,
-        }
+        Program { mode, lanes, steps }
     }
 }

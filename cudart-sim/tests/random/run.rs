@@ -198,14 +198,16 @@ impl Run<'_> {
                 let handle = event.handle;
                 event.recorded = self.record(from, handle, thread);
                 let ask = matches!(repair, Repair::EventQuery);
-                let code = self.threads.on(thread, device, move || loop {
-                    let event = handle as sys::cudaEvent_t;
-                    match ask {
-                        true => match cuda!(cudaEventQuery(event)) {
-                            600 => std::thread::yield_now(),
-                            code => break code,
-                        },
-                        false => break cuda!(cudaEventSynchronize(event)),
+                let code = self.threads.on(thread, device, move || {
+                    loop {
+                        let event = handle as sys::cudaEvent_t;
+                        match ask {
+                            true => match cuda!(cudaEventQuery(event)) {
+                                600 => std::thread::yield_now(),
+                                code => break code,
+                            },
+                            false => break cuda!(cudaEventSynchronize(event)),
+                        }
                     }
                 });
                 self.need(code, "waiting for an event");
@@ -442,7 +444,10 @@ fn listing(
         let lane = lane.map_or("host".into(), |l| format!("lane {l}"));
         let step = program.steps.get(*now).map(|s| format!("{:?}", s.what));
         let mark = if Some(*now) == planted { "*" } else { " " };
-        text += &format!("{mark}{now:4} {lane:8} {what:24} {}\n", step.unwrap_or_default());
+        text += &format!(
+            "{mark}{now:4} {lane:8} {what:24} {}\n",
+            step.unwrap_or_default()
+        );
     }
     text
 }
@@ -451,4 +456,3 @@ fn listing(
 pub fn whole(buffer: usize) -> Touch {
     Touch::all(buffer, 0, BYTES)
 }
-

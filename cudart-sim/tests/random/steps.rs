@@ -11,7 +11,15 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 fn set(to: usize, span: Span, plain: bool, s: Stream) -> u32 {
-    let (to, Span { width, height, pitch, .. }) = (to as Pointer, span);
+    let (
+        to,
+        Span {
+            width,
+            height,
+            pitch,
+            ..
+        },
+    ) = (to as Pointer, span);
     match (plain, height) {
         (true, _) => cuda!(cudaMemset(to, 1, width)),
         (_, 1) => cuda!(cudaMemsetAsync(to, 1, width, s)),
@@ -28,7 +36,9 @@ fn move_rows(to: (usize, Span), from: (usize, Span), plain: bool, s: Stream) -> 
         (false, 1) => cuda!(cudaMemcpyAsync(to, from, width, ANY, s)),
         (true, _) => cuda!(cudaMemcpy2D(to, t.pitch, from, f.pitch, width, height, ANY)),
         (false, _) => {
-            cuda!(cudaMemcpy2DAsync(to, t.pitch, from, f.pitch, width, height, ANY, s))
+            cuda!(cudaMemcpy2DAsync(
+                to, t.pitch, from, f.pitch, width, height, ANY, s
+            ))
         }
     }
 }
@@ -78,7 +88,14 @@ impl Run<'_> {
                 let touches = vec![self.span(from, false, lane)?, self.span(to, true, lane)?];
                 let (t, f) = (self.at(to, lane)?, self.at(from, lane)?);
                 self.submit(step, lane, touches, &[], "peer copy", move |s| {
-                    cuda!(cudaMemcpyPeerAsync(t as Pointer, 1, f as Pointer, 0, to.width, s))
+                    cuda!(cudaMemcpyPeerAsync(
+                        t as Pointer,
+                        1,
+                        f as Pointer,
+                        0,
+                        to.width,
+                        s
+                    ))
                 });
             }
             What::Kernel(x, y) => {
@@ -130,8 +147,9 @@ impl Run<'_> {
                     self.wait(lane, handle, recorded, thread);
                 } else {
                     self.count("a wait for an event never recorded", Some(lane));
-                    let code =
-                        self.call(lane, thread, move |s| cuda!(cudaStreamWaitEvent(s, handle as _, 0)));
+                    let code = self.call(lane, thread, move |s| {
+                        cuda!(cudaStreamWaitEvent(s, handle as _, 0))
+                    });
                     self.need(code, "cudaStreamWaitEvent");
                 }
             }
@@ -189,9 +207,12 @@ impl Run<'_> {
                 let which = *of_pools.get(n % of_pools.len().max(1))?;
                 let Block { at, buffer, .. } = self.world.blocks[which];
                 let touch = (whole(buffer), false);
-                self.submit(step, lane, vec![touch], &[], "cudaFreeAsync", move |s| {
-                    cuda!(cudaFreeAsync(at as Pointer, s))
-                })?;
+                let node =
+                    self.submit(step, lane, vec![touch], &[], "cudaFreeAsync", move |s| {
+                        cuda!(cudaFreeAsync(at as Pointer, s))
+                    })?;
+                // Nothing can be compared with it, for the memory is nobody's; and reports cling to accesses.
+                self.oracle.nodes[node].touches.clear();
                 self.world.blocks.remove(which);
             }
             What::Free(n) => self.free(step, *n)?,
@@ -206,7 +227,11 @@ impl Run<'_> {
                     let touch = whole(super::world::PHYSICAL + old);
                     let known = self.oracle.closure(&[self.oracle.host]);
                     // Work that has not run yet would meet other memory, or none.
-                    if !self.oracle.races(&known, std::slice::from_ref(&touch)).is_empty() {
+                    if !self
+                        .oracle
+                        .races(&known, std::slice::from_ref(&touch))
+                        .is_empty()
+                    {
                         (0..DEVICES).for_each(|d| self.device_synchronize(d, thread));
                     }
                     self.host(step, vec![touch], false, "a chunk moved", || {});
@@ -220,9 +245,10 @@ impl Run<'_> {
                 (self.world.lanes[lane].device == 0).then_some(())?;
                 let touches = graph.touches.iter().map(|t| (t.clone(), false)).collect();
                 let (exec, last) = (graph.exec, graph.last);
-                let node = self.submit(step, lane, touches, &[last], "cudaGraphLaunch", move |s| {
-                    cuda!(cudaGraphLaunch(exec as _, s))
-                })?;
+                let node =
+                    self.submit(step, lane, touches, &[last], "cudaGraphLaunch", move |s| {
+                        cuda!(cudaGraphLaunch(exec as _, s))
+                    })?;
                 self.world.graphs[*g].as_mut()?.last = Some(node);
             }
             What::Tell(to) => {
@@ -325,11 +351,15 @@ impl Run<'_> {
                 (Source::MallocAsync, "cudaMallocAsync", at)
             }
             What::Malloc => {
-                let at = self.threads.on(step.thread, device, || malloc(256) as usize);
+                let at = self
+                    .threads
+                    .on(step.thread, device, || malloc(256) as usize);
                 (Source::Malloc, "cudaMalloc", at)
             }
             _ => {
-                let at = self.threads.on(step.thread, device, || pinned(256) as usize);
+                let at = self
+                    .threads
+                    .on(step.thread, device, || pinned(256) as usize);
                 (Source::HostAlloc, "cudaHostAlloc", at)
             }
         };
@@ -538,4 +568,3 @@ impl Run<'_> {
         });
     }
 }
-

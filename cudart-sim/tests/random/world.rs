@@ -129,7 +129,11 @@ pub fn new_event(threads: &Threads, place: usize) -> Event {
     let (device, timing) = (place % DEVICES, place >= 4);
     let handle = threads.on(0, device, move || {
         let mut e = null_mut();
-        let flags = if timing { 0 } else { sys::cudaEventDisableTiming };
+        let flags = if timing {
+            0
+        } else {
+            sys::cudaEventDisableTiming
+        };
         assert_eq!(cuda!(cudaEventCreateWithFlags(&mut e, flags)), 0);
         e as usize
     });
