@@ -63,6 +63,17 @@ mod promised {
             behind(d, c);
             fill(x, K, d);
         }
+        fn a_chain_through_the_legacy_stream() {
+            let ((a, c), b) = (two(), blocking_stream());
+            let d = malloc(K);
+            fill(d, K, a);
+            behind(b, a);
+            record(event(), LEGACY);
+            let other = blocking_stream();
+            fill(malloc(K), K, other);
+            behind(c, other);
+            fill(d, K, c);
+        }
         fn an_event_goes_from_device_to_device() {
             let s = stream();
             let d = malloc(K);
@@ -392,6 +403,40 @@ mod not_promised {
             let p = pinned(K);
             fill(p, K, LEGACY);
             host_read(p, K);
+        }
+        fn the_middle_of_a_chain_was_recorded_before_it_waited() {
+            let ((a, b), c, e) = (two(), stream(), event());
+            let d = malloc(K);
+            fill(d, K, a);
+            record(e, b);
+            behind(b, a);
+            wait(c, e);
+            fill(d, K, c);
+        }
+        fn the_end_of_a_chain_waited_before_its_middle() {
+            let ((a, b), c) = (two(), stream());
+            let d = malloc(K);
+            fill(d, K, a);
+            behind(c, b);
+            behind(b, a);
+            fill(d, K, c);
+        }
+        fn work_behind_the_beginning_of_a_chain() {
+            let ((a, b), c) = (two(), stream());
+            let d = malloc(K);
+            behind(b, a);
+            fill(d, K, a);
+            behind(c, b);
+            fill(d, K, c);
+        }
+        fn a_chain_through_a_blocking_stream_reaches_no_further() {
+            let ((a, c), b) = (two(), blocking_stream());
+            let d = malloc(K);
+            fill(d, K, a);
+            behind(b, a);
+            fill(malloc(K), K, LEGACY);
+            behind(c, stream());
+            fill(d, K, c);
         }
         fn two_threads_that_use_one_stream_each_without_an_event() {
             let (a, d) = (stream(), malloc(K));

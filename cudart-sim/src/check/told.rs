@@ -57,6 +57,8 @@ pub struct CheckerSize {
     pub ranges: usize,
     /// Entries of a clock.
     pub clocks: usize,
+    /// Ranges and accesses that were looked at since the machine began: what all comparisons have cost.
+    pub visited: u64,
 }
 
 /// How much the checker remembers now; nothing while it is off.
@@ -64,6 +66,7 @@ pub fn checker_size() -> CheckerSize {
     with(|c| CheckerSize {
         ranges: c.history.len(),
         clocks: c.order.width(),
+        visited: c.history.visited,
     })
 }
 
