@@ -404,6 +404,28 @@ mod not_promised {
             fill(p, K, LEGACY);
             host_read(p, K);
         }
+        fn a_per_thread_stream_and_a_blocking_one_are_not_ordered() {
+            let (a, d) = (blocking_stream(), malloc(K));
+            fill(d, K, a);
+            fill(d, K, PER_THREAD);
+        }
+        fn a_per_thread_stream_and_a_non_blocking_one_are_not_ordered() {
+            let (a, d) = (stream(), malloc(K));
+            fill(d, K, PER_THREAD);
+            record(event(), LEGACY);
+            fill(d, K, a);
+        }
+        fn per_thread_streams_of_one_thread_on_two_devices() {
+            let p = pinned(K);
+            fill(p, K, PER_THREAD);
+            on_device(1, || copy(malloc(K), p, K, PER_THREAD));
+        }
+        fn a_synchronisation_with_the_per_thread_stream_of_another_thread() {
+            let (d, other) = (malloc(K), stream());
+            fill(d, K, PER_THREAD);
+            std::thread::spawn(|| sync(PER_THREAD)).join().unwrap();
+            fill(d, K, other);
+        }
         fn the_middle_of_a_chain_was_recorded_before_it_waited() {
             let ((a, b), c, e) = (two(), stream(), event());
             let d = malloc(K);
