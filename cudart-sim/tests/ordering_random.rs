@@ -7,12 +7,16 @@
 
 mod common;
 mod cuda;
+#[path = "random/memory.rs"]
+mod memory;
 #[path = "random/oracle.rs"]
 mod oracle;
 #[path = "random/program.rs"]
 mod program;
 #[path = "common/programs.rs"]
 mod programs;
+#[path = "random/reports.rs"]
+mod reports;
 #[path = "random/run.rs"]
 mod run;
 #[path = "random/steps.rs"]
@@ -118,7 +122,7 @@ fn many(schedule: Schedule, programs: u64) {
     assert!(counts.wild_with_races > programs / 20);
     if programs > 1000 {
         println!("{:#?}", counts.kinds);
-        assert!(counts.kinds.len() >= 45, "{}", counts.kinds.len());
+        assert!(counts.kinds.len() >= 48, "{}", counts.kinds.len());
     }
 }
 

@@ -1,16 +1,15 @@
 //! What each step of a random program does: the calls, and what the oracle is told of them.
 
-use super::oracle::Touch;
-use super::program::{By, DEVICES, Span, Step, What};
+use super::program::{DEVICES, Span, Step, What};
 use super::programs::*;
 use super::run::{Run, Target, whole};
-use super::world::{BLOCK, Block, Class, Graph, Kind, SEGMENT, Source, new_event};
-use cudart_sim::{By as Told, host_read, host_write, launch, launch_host, moment, ordered, sys};
+use super::world::{Block, Class, Kind, Source, new_event};
+use cudart_sim::{By as Told, host_read, host_write, launch, launch_host, moment, ordered};
 use std::ptr::null_mut;
 use std::sync::mpsc;
 use std::time::Duration;
 
-fn set(to: usize, span: Span, plain: bool, s: Stream) -> u32 {
+pub fn set(to: usize, span: Span, plain: bool, s: Stream) -> u32 {
     let (
         to,
         Span {
@@ -27,7 +26,7 @@ fn set(to: usize, span: Span, plain: bool, s: Stream) -> u32 {
     }
 }
 
-fn move_rows(to: (usize, Span), from: (usize, Span), plain: bool, s: Stream) -> u32 {
+pub fn move_rows(to: (usize, Span), from: (usize, Span), plain: bool, s: Stream) -> u32 {
     let ((to, t), (from, f)) = (to, from);
     let (to, from) = (to as Pointer, from as Pointer);
     let Span { width, height, .. } = t;
@@ -340,231 +339,5 @@ impl Run<'_> {
             }
         }
         Some(())
-    }
-
-    fn allocate(&mut self, step: &Step, lane: usize) -> Option<()> {
-        (self.world.blocks.len() < 4).then_some(())?;
-        let device = self.world.lanes[lane].device;
-        let (source, what, at) = match step.what {
-            What::MallocAsync => {
-                let at = self.call(lane, step.thread, |s| malloc_async(256, s) as usize);
-                (Source::MallocAsync, "cudaMallocAsync", at)
-            }
-            What::Malloc => {
-                let at = self
-                    .threads
-                    .on(step.thread, device, || malloc(256) as usize);
-                (Source::Malloc, "cudaMalloc", at)
-            }
-            _ => {
-                let at = self
-                    .threads
-                    .on(step.thread, device, || pinned(256) as usize);
-                (Source::HostAlloc, "cudaHostAlloc", at)
-            }
-        };
-        self.count(what, Some(lane));
-        let buffer = self.world.buffers;
-        self.world.buffers += 1;
-        self.world.blocks.push(Block {
-            at,
-            buffer,
-            source,
-            device,
-        });
-        if source == Source::MallocAsync {
-            // A new point in its stream, but nothing by which the default streams would order others.
-            let last = self.world.lanes[lane].last;
-            let before = self.oracle.closure(&[last, self.oracle.host]);
-            self.add(lane, before, vec![whole(buffer)]);
-        }
-        self.judge(&[], false, what);
-        Some(())
-    }
-
-    fn free(&mut self, step: &Step, n: usize) -> Option<()> {
-        let count = self.world.blocks.len();
-        (count > 0).then_some(())?;
-        let which = n % count;
-        let block = self.world.blocks[which];
-        let waits: &[usize] = match block.source {
-            // It waits for nobody.
-            Source::MallocAsync => &[],
-            Source::Malloc => &[block.device],
-            Source::HostAlloc => &[0, 1],
-        };
-        for device in waits {
-            self.oracle.wait(&self.of_device[*device].clone());
-        }
-        let (p, code) = (block.at as Pointer, std::cell::Cell::new(0));
-        let (what, host) = match block.source {
-            Source::MallocAsync => ("cudaFree of a pool's memory", false),
-            Source::Malloc => ("cudaFree", false),
-            Source::HostAlloc => ("cudaFreeHost", true),
-        };
-        let freed = self.host(step, vec![whole(block.buffer)], false, what, || {
-            code.set(match host {
-                true => cuda!(cudaFreeHost(p)),
-                false => cuda!(cudaFree(p)),
-            });
-        });
-        self.need(code.get(), what);
-        if freed {
-            self.world.blocks.remove(which);
-        } else {
-            // Nothing waited after all.
-            (0..DEVICES).for_each(|d| self.device_synchronize(d, 0));
-        }
-        Some(())
-    }
-
-    fn told(&self, lane: usize, by: By) -> Told {
-        match by {
-            By::Host => Told::Host,
-            By::Nobody => Told::Nobody,
-            By::Handle => Told::Stream(self.world.lanes[lane].handle as Stream),
-            By::Id | By::Gone => Told::StreamId(self.world.lanes[lane].id),
-        }
-    }
-
-    /// A handle means what it means to the thread that has it.
-    fn tell(&self, lane: usize, thread: usize, by: By, f: impl FnOnce(Told) + Send + 'static) {
-        match by {
-            By::Handle => self.call(lane, thread, |s| f(Told::Stream(s))),
-            _ => f(self.told(lane, by)),
-        }
-    }
-
-    fn report_allocation(
-        &mut self,
-        step: &Step,
-        lane: usize,
-        block: usize,
-        by: By,
-        segment: bool,
-    ) -> Option<()> {
-        let (base, buffer) = self.world.pool(segment);
-        let at = base + block * BLOCK;
-        let touch = Touch::all(buffer, block * BLOCK, BLOCK);
-        let call = move |by| cudart_sim::on_allocate(at as Pointer, BLOCK, by);
-        if let By::Host = by {
-            let what = "a block allocated by the host";
-            self.host(step, vec![touch], false, what, || call(Told::Host))
-                .then_some(())?;
-        } else {
-            let none = |_: &Self| Vec::new();
-            let touches = vec![touch];
-            let races = self.admit(step, Target::Lane(lane), &none, &touches, false)?;
-            self.count("a block allocated by a stream", Some(lane));
-            self.tell(lane, step.thread, by, call);
-            let last = self.world.lanes[lane].last;
-            let before = self.oracle.closure(&[last, self.oracle.host]);
-            self.add(lane, before, touches);
-            self.judge(&races, false, "a block allocated by a stream");
-        }
-        if buffer == SEGMENT {
-            self.world.live[block] = true;
-        }
-        Some(())
-    }
-
-    fn report_free(
-        &mut self,
-        step: &Step,
-        lane: usize,
-        block: usize,
-        by: By,
-        segment: bool,
-    ) -> Option<()> {
-        let (base, buffer) = self.world.pool(segment);
-        let at = base + block * BLOCK;
-        let touch = Touch::all(buffer, block * BLOCK, BLOCK);
-        let call = move |by| cudart_sim::on_free(at as Pointer, BLOCK, by);
-        match by {
-            By::Host => {
-                let what = "a block freed by the host";
-                self.host(step, vec![touch], false, what, || call(Told::Host))
-                    .then_some(())?;
-            }
-            By::Nobody => {
-                self.count("a block freed by nobody", None);
-                call(Told::Nobody);
-                self.judge(&[], false, "a block freed by nobody");
-            }
-            By::Gone => {
-                // What the checker has forgotten of a stream it cannot judge, so only where there is nothing to find.
-                (self.streams_made < 50).then_some(())?;
-                let gone = self.gone.last()?;
-                let (last, id) = (gone.last?, gone.id);
-                let before = self.oracle.closure(&[Some(last), self.oracle.host]);
-                let races = self.oracle.races(&before, std::slice::from_ref(&touch));
-                let silent = races.is_empty() && !self.oracle.nodes[last].touches.is_empty();
-                silent.then_some(())?;
-                self.count("a block freed by a stream that is gone", None);
-                call(Told::StreamId(id));
-                self.oracle.nodes[last].touches.push(touch);
-                self.judge(&[], false, "a block freed by a stream that is gone");
-            }
-            By::Id | By::Handle => {
-                // A free is where the stream stands: at its latest access.
-                let ends = |run: &Self| {
-                    let last = run.world.lanes[lane].last;
-                    last.filter(|l| !run.oracle.nodes[*l].touches.is_empty())
-                };
-                ends(self)?;
-                let (none, touches) = (|_: &Self| Vec::new(), vec![touch]);
-                let races = self.admit(step, Target::Lane(lane), &none, &touches, false)?;
-                let last = ends(self)?;
-                self.count("a block freed by a stream", Some(lane));
-                self.tell(lane, step.thread, by, call);
-                self.oracle.nodes[last].touches.extend(touches);
-                self.judge(&races, false, "a block freed by a stream");
-            }
-        }
-        if buffer == SEGMENT {
-            self.world.live[block] = false;
-        }
-        Some(())
-    }
-
-    fn capture(&mut self, g: usize, nodes: &[(Span, Option<Span>)]) {
-        if let Some(old) = self.world.graphs[g].take() {
-            let codes = [
-                cuda!(cudaGraphExecDestroy(old.exec as _)),
-                cuda!(cudaGraphDestroy(old.graph as _)),
-            ];
-            self.need(codes[0] + codes[1], "destroying a graph");
-        }
-        if self.world.capture == 0 {
-            self.world.capture = self.threads.on(0, 0, || stream() as usize);
-        }
-        let s = self.world.capture as Stream;
-        let mode = sys::cudaStreamCaptureMode::cudaStreamCaptureModeRelaxed;
-        let (mut graph, mut exec) = (null_mut(), null_mut());
-        let mut touches = Vec::new();
-        let mut code = cuda!(cudaSetDevice(0)) + cuda!(cudaStreamBeginCapture(s, mode));
-        for (to, from) in nodes {
-            let at = |span: Span| self.at(span, 0).unwrap_or_default();
-            let write = self.span(*to, true, 0);
-            match from {
-                Some(from) if from.memory != to.memory => {
-                    touches.extend(self.span(*from, false, 0).map(|t| t.0));
-                    code += move_rows((at(*to), *to), (at(*from), *from), false, s);
-                }
-                _ => code += set(at(*to), *to, false, s),
-            }
-            touches.extend(write.map(|t| t.0));
-        }
-        code += cuda!(cudaStreamEndCapture(s, &mut graph));
-        code += cuda!(cudaGraphInstantiate(&mut exec, graph, 0));
-        self.need(code, "a capture");
-        self.count("a capture", None);
-        self.judge(&[], false, "a capture");
-        self.world.graphs[g] = Some(Graph {
-            graph: graph as usize,
-            exec: exec as usize,
-            touches,
-            last: None,
-        });
     }
 }
