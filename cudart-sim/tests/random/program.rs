@@ -95,6 +95,8 @@ pub enum What {
     StreamQuery,
     DeviceSynchronize(usize),
     NewStream,
+    /// The step's thread ends, and another one takes its place.
+    NewThread,
     MallocAsync,
     Malloc,
     HostAlloc,
@@ -249,6 +251,7 @@ fn what(r: &mut Random, churn: bool) -> What {
         54 => What::StreamSynchronize,
         55..58 => What::StreamQuery,
         58 if r.below(4) == 0 => What::DeviceSynchronize(r.below(DEVICES)),
+        58 if r.below(2) == 0 => What::NewThread,
         58 | 59 => What::NewStream,
         60..63 => What::MallocAsync,
         63 => What::Malloc,

@@ -369,6 +369,24 @@ impl Run<'_> {
         Some(self.world.find(span.memory, device)?.0 + span.at)
     }
 
+    /// A thread ends: its default streams go as blocking streams do.
+    pub fn renew(&mut self, thread: usize) {
+        if thread == 0 {
+            return;
+        }
+        self.count("a thread ended and another begun", None);
+        self.threads.renew(thread);
+        for place in 0..self.world.lanes.len() {
+            let old = self.world.lanes[place].clone();
+            if old.kind == Kind::PerThread(thread) {
+                self.gone_blocking[old.device].push(old.last);
+                self.world.lanes[place] = lane(self.threads, old.kind, old.device);
+                self.gone.push(old);
+                self.streams_made += 1;
+            }
+        }
+    }
+
     pub fn replace(&mut self, lane_number: usize) {
         let old = self.world.lanes[lane_number].clone();
         if !matches!(old.kind, Kind::NonBlocking | Kind::Blocking) {

@@ -196,6 +196,7 @@ impl Run<'_> {
             }
             What::DeviceSynchronize(d) => self.device_synchronize(*d, thread),
             What::NewStream => self.replace(lane),
+            What::NewThread => self.renew(thread),
             What::MallocAsync | What::Malloc | What::HostAlloc => self.allocate(step, lane)?,
             What::FreeAsync(n) => {
                 let of_pools = self.world.blocks.iter().enumerate();

@@ -5,23 +5,39 @@ use super::oracle::{BYTES, Set, Touch};
 use super::program::{DEVICES, EVENTS, GRAPHS, LANES, Memory, SLOTS, Span, THREADS};
 use super::programs::*;
 use cudart_sim::sys;
+use std::cell::RefCell;
 use std::ptr::null_mut;
 use std::sync::mpsc;
+use std::thread::JoinHandle;
 
 /// A thread, with default streams of its own.
-struct Helper(mpsc::Sender<Box<dyn FnOnce() + Send>>);
+struct Helper {
+    work: mpsc::Sender<Box<dyn FnOnce() + Send>>,
+    thread: JoinHandle<()>,
+}
+
+impl Helper {
+    fn new() -> Helper {
+        let (work, receive) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
+        let thread = std::thread::spawn(move || receive.into_iter().for_each(|f| f()));
+        Helper { work, thread }
+    }
+}
 
 /// The threads: the first is the caller's.
-pub struct Threads(Vec<Helper>);
+pub struct Threads(Vec<RefCell<Helper>>);
 
 impl Threads {
     pub fn new() -> Threads {
-        let helper = |_| {
-            let (send, receive) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
-            std::thread::spawn(move || receive.into_iter().for_each(|f| f()));
-            Helper(send)
-        };
-        Threads((1..THREADS).map(helper).collect())
+        let helpers = (1..THREADS).map(|_| RefCell::new(Helper::new()));
+        Threads(helpers.collect())
+    }
+
+    /// A thread ends, and its default streams with it; another one takes its place. Not the first.
+    pub fn renew(&self, thread: usize) {
+        let old = self.0[thread - 1].replace(Helper::new());
+        drop(old.work);
+        old.thread.join().unwrap();
     }
 
     /// Runs something on a thread whose device is that one, and waits for it.
@@ -40,7 +56,7 @@ impl Threads {
             Some(helper) => {
                 let (send, receive) = mpsc::channel();
                 let run = Box::new(move || drop(send.send(f())));
-                self.0[helper].0.send(run).unwrap();
+                self.0[helper].borrow().work.send(run).unwrap();
                 receive.recv().unwrap()
             }
         }
