@@ -22,6 +22,15 @@
 //! }
 //! ```
 //!
+//! A test takes a machine of its own, lazy and checked:
+//!
+//! ```
+//! # fn main() {
+//! let _machine = cudart_sim::testing::Machine::new();
+//! // … CUDA calls. At the end the test fails if two accesses to the same memory had no order.
+//! # }
+//! ```
+//!
 //! # Inside
 //!
 //! One lock guards everything (`runtime.rs`); work runs outside it (`worker.rs`). `engine.rs` decides what may run,
@@ -54,6 +63,7 @@ mod mirror;
 mod pool;
 mod runtime;
 mod stream;
+pub mod testing;
 mod thread;
 mod timing;
 mod trace;
