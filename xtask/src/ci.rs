@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: every check of the project, step by step, with times.
 
 use crate::{
-    bindings, headers,
+    bindings, facts, headers,
     shell::{self, Result, cargo, root, run_quietly, say, shown},
     test, toolchain,
 };
@@ -36,7 +36,7 @@ struct Step {
     run: fn() -> Result,
 }
 
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 14] = [
     Step {
         name: "links",
         about: "the links in the tree are links",
@@ -71,6 +71,11 @@ const STEPS: [Step; 13] = [
         name: "staticlib",
         about: "a C program on the simulator",
         run: static_library,
+    },
+    Step {
+        name: "facts",
+        about: "C++ programs print what an H200 printed",
+        run: facts,
     },
     Step {
         name: "bindings",
@@ -284,26 +289,7 @@ fn dynamic() -> Result {
 /// Builds the simulator as a C library and runs the C example with it.
 fn static_library() -> Result {
     let source = root().join("cudart-sim/examples/hello.c");
-    let mut build = cargo([
-        "rustc",
-        "--quiet",
-        "-p",
-        "cudart-sim",
-        "--lib",
-        "--crate-type",
-        "staticlib",
-    ]);
-    let messages = shell::cargo_messages(&mut build)?;
-    let archive = messages
-        .iter()
-        .filter(|m| m["target"]["name"] == "cudart_sim")
-        .flat_map(|m| m["filenames"].as_array().cloned().unwrap_or_default())
-        .find_map(|file| {
-            file.as_str()
-                .filter(|f| f.ends_with(".a"))
-                .map(PathBuf::from)
-        })
-        .ok_or("cargo made no libcudart_sim.a")?;
+    let archive = shell::static_library(&[])?;
     if !source.is_file() {
         say(format!(
             "{} is not there: only the library was built",
@@ -322,6 +308,11 @@ fn static_library() -> Result {
             .arg(&program),
     )?;
     shell::run(&mut Command::new(&program))
+}
+
+/// Where the programs lie beside the checkout; skipped elsewhere.
+fn facts() -> Result {
+    facts::run(&parse(&["--if-present"])?)
 }
 
 fn package() -> Result {

@@ -51,6 +51,10 @@ for test in "$here"/tests/*; do
     # Tests share the GPU and its memory: few at a time.
     step "test-$name" "$test" --test-threads="${TEST_THREADS:-2}"
 done
+# What they print is compared where the repository is: cargo xtask facts --output-of $OUT/fact-NAME.txt NAME
+for program in "$here"/facts/*; do
+    step "fact-$(basename "$program")" "$program"
+done
 step demo "$here/bin/memmgr" demo
 for trace in "$here"/traces/*.csv.gz; do
     step "replay-$(basename "$trace")" "$here/bin/memmgr" replay "$trace" --mode all
