@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: every check of the project, step by step, with times.
 
 use crate::{
-    bindings, facts, headers,
+    bindings, conformance, facts, headers,
     shell::{self, Result, cargo, root, run_quietly, say, shown},
     test, toolchain,
 };
@@ -36,7 +36,7 @@ struct Step {
     run: fn() -> Result,
 }
 
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 15] = [
     Step {
         name: "links",
         about: "the links in the tree are links",
@@ -71,6 +71,11 @@ const STEPS: [Step; 14] = [
         name: "staticlib",
         about: "a C program on the simulator",
         run: static_library,
+    },
+    Step {
+        name: "conformance",
+        about: "the tables of facts are current",
+        run: check_tables,
     },
     Step {
         name: "facts",
@@ -308,6 +313,10 @@ fn static_library() -> Result {
             .arg(&program),
     )?;
     shell::run(&mut Command::new(&program))
+}
+
+fn check_tables() -> Result {
+    conformance::run(&parse(&["--check"])?)
 }
 
 /// Where the programs lie beside the checkout; skipped elsewhere.

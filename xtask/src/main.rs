@@ -3,6 +3,7 @@
 mod bindings;
 mod bundle;
 mod ci;
+mod conformance;
 mod demo;
 // The search of the build script of `cuda-sys`, through links, so that both find the same things.
 #[allow(dead_code)]
@@ -40,6 +41,7 @@ enum Command {
     RealHeaders(headers::Arguments),
     GpuBundle(bundle::Arguments),
     Facts(facts::Arguments),
+    Conformance(conformance::Arguments),
     Ci(ci::Arguments),
 }
 
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         Command::RealHeaders(arguments) => headers::run(&arguments),
         Command::GpuBundle(arguments) => bundle::run(&arguments),
         Command::Facts(arguments) => facts::run(&arguments),
+        Command::Conformance(arguments) => conformance::run(&arguments),
         Command::Ci(arguments) => ci::run(&arguments),
     };
     match result {

@@ -55,6 +55,10 @@ done
 for program in "$here"/facts/*; do
     step "fact-$(basename "$program")" "$program"
 done
+# For the table in docs/conformance.md: cargo xtask conformance --gpu $OUT/table.txt
+if [ -e "$here/tests/conformance" ]; then
+    step table env MEMMGR_TABLE=1 "$here/tests/conformance" table --exact --nocapture
+fi
 step demo "$here/bin/memmgr" demo
 for trace in "$here"/traces/*.csv.gz; do
     step "replay-$(basename "$trace")" "$here/bin/memmgr" replay "$trace" --mode all

@@ -179,6 +179,23 @@ fn most_of_the_device() {
     destroy([a, b]);
 }
 
+fn had_again_by_its_stream() {
+    let (s, p) = (stream(), pool());
+    let (code, block) = take(MIB, p, s);
+    is("1 MiB", code, 0);
+    let stall = Stall::on(s);
+    ok!(cudaFreeAsync(block, s));
+    let again = take(MIB, p, s);
+    is("again behind a stall", again, (0, block));
+    is("the stall is over", stall.is_over(), false);
+    is("used", held(p).0, 1 << 20);
+    stall.end();
+    ok!(cudaFreeAsync(again.1, s));
+    ok!(cudaStreamSynchronize(s));
+    ok!(cudaMemPoolDestroy(p));
+    destroy([s]);
+}
+
 fn destroyed() {
     let (s, p) = (stream(), pool());
     let (code, block) = take(4096, p, s);
@@ -389,6 +406,7 @@ facts! {
     goes_back, Gpu: "Used memory falls at the free, reserved memory at the next synchronisation";
     trims, Gpu: "A trim gives nothing back while the host has not seen the free complete, and succeeds all the same";
     most_of_the_device, Gpu: "What one stream has just freed is refused to another (2); after a synchronisation and a trim it is had";
+    had_again_by_its_stream, Documentation: "The stream that freed a block has it back at once, before the free is done";
     destroyed, Gpu: "A pool may be destroyed before its last block is freed; the default pool cannot (1)";
     host_pools, Gpu: "There are pools of host memory, which the host can write";
     freed_by_cuda_free, Gpu: "`cudaFree` frees stream-ordered memory, once (1), and the pool goes on counting it as used";
