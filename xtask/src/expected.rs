@@ -97,7 +97,7 @@ impl Names {
             let (text, rest) = e.split_at(literal);
             p = p
                 .strip_prefix(text)
-                .ok_or_else(|| Wrong::text(format!("differs from `{}` on", text.trim())))?;
+                .ok_or_else(|| Wrong::text(format!("`{}` is not there", text.trim())))?;
             if rest.is_empty() {
                 break;
             }

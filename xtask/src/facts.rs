@@ -101,11 +101,11 @@ pub fn run(arguments: &Arguments) -> Result {
     }
     let Some(folder) = folder(arguments.programs.as_deref())? else {
         let absent = format!(
-            "facts: SKIPPED, nothing was compared: {} is not there (--programs or MEMMGR_FACTS names another folder)",
+            "there is no facts.cpp in {} (--programs or MEMMGR_FACTS names another folder)",
             default_folder().display()
         );
         if arguments.if_present {
-            say(absent);
+            say(format!("facts: SKIPPED, nothing was compared: {absent}"));
             return Ok(());
         }
         return Err(absent);
@@ -136,6 +136,11 @@ pub fn run(arguments: &Arguments) -> Result {
         PROGRAMS.len()
     ));
     Ok(())
+}
+
+/// Whether the programs are where they are looked for unasked.
+pub fn present() -> bool {
+    default_folder().join("facts.cpp").is_file()
 }
 
 fn default_folder() -> PathBuf {
