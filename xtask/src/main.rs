@@ -3,10 +3,13 @@
 mod bindings;
 mod bundle;
 mod ci;
+mod conformance;
 mod demo;
 // The search of the build script of `cuda-sys`, through links, so that both find the same things.
 #[allow(dead_code)]
 mod discover;
+mod expected;
+mod facts;
 mod headers;
 #[allow(dead_code)]
 mod libclang;
@@ -37,6 +40,8 @@ enum Command {
     Bindings(bindings::Arguments),
     RealHeaders(headers::Arguments),
     GpuBundle(bundle::Arguments),
+    Facts(facts::Arguments),
+    Conformance(conformance::Arguments),
     Ci(ci::Arguments),
 }
 
@@ -48,6 +53,8 @@ fn main() -> ExitCode {
         Command::Bindings(arguments) => bindings::run(&arguments),
         Command::RealHeaders(arguments) => headers::run(&arguments),
         Command::GpuBundle(arguments) => bundle::run(&arguments),
+        Command::Facts(arguments) => facts::run(&arguments),
+        Command::Conformance(arguments) => conformance::run(&arguments),
         Command::Ci(arguments) => ci::run(&arguments),
     };
     match result {
