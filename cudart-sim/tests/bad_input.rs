@@ -508,10 +508,12 @@ fn graphs(g: &Given) -> Vec<Row> {
     }
 }
 
+type CtxGetId =
+    Option<unsafe extern "C" fn(sys::CUcontext, *mut std::ffi::c_ulonglong) -> sys::CUresult>;
 type PointerGetAttribute = Option<unsafe extern "C" fn(*mut c_void, u32, u64) -> sys::CUresult>;
 
 fn driver(g: &Given) -> Vec<Row> {
-    let (mut at, mut handle) = (0, 0);
+    let (mut at, mut handle, mut id) = (0, 0, 0);
     let (mut base, mut size) = (0, 0);
     let mut name = null();
     let mut word = 0u64;
@@ -532,6 +534,8 @@ fn driver(g: &Given) -> Vec<Row> {
         1: cuGetErrorName as sys::PFN_cuGetErrorName_v6000, (sys::CUresult(0), null_mut());
         1: cuGetErrorName as sys::PFN_cuGetErrorName_v6000, (sys::CUresult(123_456), &mut name);
         1: cuCtxGetCurrent as sys::PFN_cuCtxGetCurrent_v4000, (null_mut());
+        1: cuCtxGetId as CtxGetId, (null_mut(), null_mut());
+        201: cuCtxGetId as CtxGetId, (g.foreign.cast(), &mut id);
         1: cuCtxGetDevice as sys::PFN_cuCtxGetDevice_v2000, (null_mut());
         500: cuMemGetAddressRange as sys::PFN_cuMemGetAddressRange_v3020, (&mut base, &mut size, 0);
         500: cuMemGetAddressRange as sys::PFN_cuMemGetAddressRange_v3020, (&mut base, &mut size, g.foreign as u64);

@@ -137,6 +137,7 @@ fn a_broken_context_answers_its_error_from_every_call_of_that_device() {
         "cudaGetDriverEntryPointByVersion",
         "cuGetErrorName",
         "cuCtxGetCurrent",
+        "cuCtxGetId",
         "cuCtxGetDevice",
     ];
     for device in [0, 1] {
@@ -211,7 +212,7 @@ fn try_create(len: usize) -> (u32, u64) {
     (code, handle)
 }
 
-fn one_device(device: DeviceConfig) -> std::sync::MutexGuard<'static, ()> {
+fn one_device(device: DeviceConfig) -> cudart_sim::testing::Machine {
     let turn = machine();
     let config = Config {
         devices: vec![device],
@@ -272,7 +273,7 @@ fn a_device_without_virtual_memory_says_so_and_answers_801() {
     assert_eq!((try_malloc(16), pool_answers()), (0, [0; 4]));
 }
 
-fn old_driver(driver_version: i32, runtime_version: i32) -> std::sync::MutexGuard<'static, ()> {
+fn old_driver(driver_version: i32, runtime_version: i32) -> cudart_sim::testing::Machine {
     let turn = machine();
     let config = Config {
         driver_version,

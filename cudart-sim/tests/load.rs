@@ -17,7 +17,7 @@ const HAND_OVER: usize = 100;
 const CELL: usize = 64;
 
 /// A fresh machine, and what it is told to check.
-fn loaded(config: Config, check: Check) -> std::sync::MutexGuard<'static, ()> {
+fn loaded(config: Config, check: Check) -> cudart_sim::testing::Machine {
     let turn = machine();
     cudart_sim::configure(config).unwrap();
     cudart_sim::check(Check::Off);

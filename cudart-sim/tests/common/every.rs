@@ -70,6 +70,8 @@ macro_rules! driver_functions {
     };
 }
 
+type CtxGetId =
+    Option<unsafe extern "C" fn(sys::CUcontext, *mut std::ffi::c_ulonglong) -> sys::CUresult>;
 type PointerGetAttribute = Option<unsafe extern "C" fn(*mut c_void, u32, u64) -> sys::CUresult>;
 
 /// The table.
@@ -158,6 +160,7 @@ pub fn every() -> Vec<Entry> {
     all.extend(driver_functions! {
         cuGetErrorName as sys::PFN_cuGetErrorName_v6000, (sys::CUresult(0), null_mut());
         cuCtxGetCurrent as sys::PFN_cuCtxGetCurrent_v4000, (null_mut());
+        cuCtxGetId as CtxGetId, (null_mut(), null_mut());
         cuCtxGetDevice as sys::PFN_cuCtxGetDevice_v2000, (null_mut());
         cuMemGetAddressRange as sys::PFN_cuMemGetAddressRange_v3020, (null_mut(), null_mut(), 0);
         cuMemAddressReserve as sys::PFN_cuMemAddressReserve_v10020, (null_mut(), 0, 0, 0, 0);

@@ -41,6 +41,7 @@ impl Run<'_> {
             let what = "a block allocated by the host";
             self.host(step, vec![touch], false, what, || call(Told::Host))
                 .then_some(())?;
+            self.allocated.remove(&(buffer, block));
         } else {
             let none = |_: &Self| Vec::new();
             let touches = vec![touch];
@@ -49,7 +50,8 @@ impl Run<'_> {
             self.tell(lane, step.thread, by, call);
             let last = self.world.lanes[lane].last;
             let before = self.oracle.closure(&[last, self.oracle.host]);
-            self.add(lane, before, touches);
+            let node = self.add(lane, before, touches);
+            self.allocated.insert((buffer, block), node);
             self.judge(&races, false, "a block allocated by a stream");
         }
         if buffer == SEGMENT {
@@ -79,6 +81,12 @@ impl Run<'_> {
             By::Nobody => {
                 self.count("a block freed by nobody", None);
                 call(Told::Nobody);
+                // For whom it was allocated counts no longer; who has touched it does.
+                if let Some(node) = self.allocated.get(&(buffer, block)) {
+                    self.oracle.nodes[*node]
+                        .touches
+                        .retain(|t| t.buffer != buffer || !t.bytes.has(block * BLOCK));
+                }
                 self.judge(&[], false, "a block freed by nobody");
             }
             By::Gone => {
@@ -111,6 +119,7 @@ impl Run<'_> {
                 self.judge(&races, false, "a block freed by a stream");
             }
         }
+        self.allocated.remove(&(buffer, block));
         if buffer == SEGMENT {
             self.world.live[block] = false;
         }

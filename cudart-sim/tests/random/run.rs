@@ -29,6 +29,8 @@ pub struct Run<'a> {
     /// Streams that are gone: what they were.
     pub gone: Vec<Lane>,
     pub streams_made: usize,
+    /// The allocation in some stream's order of each block in use, by buffer and block.
+    pub allocated: HashMap<(usize, usize), usize>,
     /// Operations by stream and number, and how many each stream has had.
     names: HashMap<(u64, u64), usize>,
     numbers: HashMap<u64, u64>,
@@ -418,6 +420,7 @@ pub fn run(program: &Program, threads: &Threads, counts: &mut Counts) -> Verdict
         of_device: Default::default(),
         gone: Vec::new(),
         streams_made: 0,
+        allocated: HashMap::new(),
         names: HashMap::new(),
         numbers: HashMap::new(),
         mode: program.mode,
