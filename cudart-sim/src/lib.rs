@@ -50,9 +50,12 @@ mod heap;
 mod kernel;
 mod memory;
 mod mirror;
+#[cfg(shuttle)]
+pub mod model;
 mod pool;
 mod runtime;
 mod stream;
+mod sync;
 mod thread;
 mod timing;
 mod trace;
