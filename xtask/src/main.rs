@@ -1,5 +1,6 @@
 //! The project's own commands: `cargo xtask <command>`. Each module is one command; `shell.rs` runs other programs.
 
+mod asan;
 mod bindings;
 mod bundle;
 mod ci;
@@ -11,6 +12,7 @@ mod headers;
 #[allow(dead_code)]
 mod libclang;
 mod links;
+mod model;
 mod shell;
 mod test;
 mod toolchain;
@@ -34,6 +36,8 @@ enum Command {
     Setup(toolchain::Arguments),
     Demo(demo::Arguments),
     Test(test::Arguments),
+    Model(model::Arguments),
+    Asan(asan::Arguments),
     Bindings(bindings::Arguments),
     RealHeaders(headers::Arguments),
     GpuBundle(bundle::Arguments),
@@ -45,6 +49,8 @@ fn main() -> ExitCode {
         Command::Setup(arguments) => toolchain::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Test(arguments) => test::run(&arguments),
+        Command::Model(arguments) => model::run(&arguments),
+        Command::Asan(arguments) => asan::run(&arguments),
         Command::Bindings(arguments) => bindings::run(&arguments),
         Command::RealHeaders(arguments) => headers::run(&arguments),
         Command::GpuBundle(arguments) => bundle::run(&arguments),
