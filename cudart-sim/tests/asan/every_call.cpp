@@ -335,9 +335,13 @@ static int mistake(const char *which) {
         cudaMemcpyAsync(d, small, 199999, cudaMemcpyHostToDevice, s);
         std::free(small);
         cudaStreamSynchronize(s);
+        small = nullptr;
     } else if (!std::strcmp(which, "device-pointer")) {
         d[0] = 1;
+    } else if (!std::strcmp(which, "leak")) {
+        small = nullptr;
     }
+    std::free(small);
     return 0;
 }
 

@@ -1,6 +1,9 @@
 //! The checker finds what it is there for: with a broken primitive the programs fail, in a process of their own.
 //!
-//! Mistakes in the simulator itself were planted by hand, one at a time, and found: PLACEHOLDER
+//! Mistakes in the simulator itself were planted by hand, one at a time, and each was found: the notice to host threads dropped
+//! (deadlock); `notified`, or `starting`, never counted down (the counts never return to zero); a waiter that does not set
+//! `host_wait`, and `host_wait` compared with `>` (deadlock); a worker that ends at its timeout although work is ready
+//! (deadlock); the end of `blocked_on_full` not announced (deadlock).
 
 use std::process::Command;
 

@@ -2,7 +2,7 @@
 
 use crate::explore::{MACHINE, Machine, all, drawn};
 use crate::show::*;
-use cudart_sim::{Schedule, model};
+use cudart_sim::{Schedule, model, sys};
 use shuttle::thread;
 use std::ptr::null_mut;
 
@@ -340,6 +340,35 @@ fn changing_schedule() {
 #[test]
 fn the_schedule_may_change_under_waiting_work() {
     drawn("changing schedule", LAZY, changing_schedule);
+}
+
+/// The two copies meet inside a page, of which so far it was only noted that it is filled.
+fn neighbours() {
+    const HALF: usize = 40_000;
+    let (a, b) = (stream(), stream());
+    let mut d = null_mut();
+    ok!(cudaMalloc(&mut d, 1 << 20));
+    ok!(cudaMemset(d, 7, 1 << 20));
+    ok!(cudaDeviceSynchronize());
+    for (s, at, value) in [(a, 0, 1u8), (b, HALF, 2)] {
+        let source = vec![value; HALF];
+        let (to, from) = (d.wrapping_byte_add(at), source.as_ptr().cast());
+        let kind = sys::cudaMemcpyKind::cudaMemcpyHostToDevice;
+        ok!(cudaMemcpyAsync(to, from, HALF, kind, s.raw()));
+    }
+    ok!(cudaStreamSynchronize(a.raw()));
+    assert!(cudart_sim::read_device(d, HALF) == [1; HALF]);
+    ok!(cudaStreamSynchronize(b.raw()));
+    let seen = cudart_sim::read_device(d, 2 * HALF + 1);
+    assert!(seen[..HALF] == [1; HALF] && seen[HALF..2 * HALF] == [2; HALF]);
+    assert_eq!(seen.last(), Some(&7));
+    ok!(cudaFree(d));
+}
+
+#[test]
+fn copies_to_neighbouring_bytes_do_not_disturb_each_other() {
+    all("neighbouring bytes", 1, MACHINE, neighbours);
+    drawn("neighbouring bytes", MACHINE, neighbours);
 }
 
 fn first_calls() {
