@@ -9,10 +9,11 @@ use crate::check;
 use crate::config::{Schedule, TimeModel};
 pub(crate) use crate::stream::{Kind, Point};
 use crate::stream::{Op, State, Stream};
+use crate::sync::Instant;
 use crate::trace;
 use crate::work::Work;
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// All streams, and what is ready to run.
 pub(crate) struct Engine {
@@ -31,6 +32,8 @@ pub(crate) struct Engine {
     pub(crate) starting: usize,
     pub(crate) idle: usize,
     pub(crate) notified: usize,
+    /// Something is ready for which no thread could be had.
+    pub(crate) short_of_threads: bool,
     pub(crate) host_waiters: usize,
     pub(crate) blocked_on_full: usize,
     pub(crate) watchdog: bool,
@@ -59,6 +62,7 @@ impl Engine {
             starting: 0,
             idle: 0,
             notified: 0,
+            short_of_threads: false,
             host_waiters: 0,
             blocked_on_full: 0,
             watchdog: false,

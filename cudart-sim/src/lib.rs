@@ -60,9 +60,12 @@ mod kernel;
 mod limit;
 mod memory;
 mod mirror;
+#[cfg(shuttle)]
+pub mod model;
 mod pool;
 mod runtime;
 mod stream;
+mod sync;
 pub mod testing;
 mod thread;
 mod timing;

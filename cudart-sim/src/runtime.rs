@@ -11,11 +11,11 @@ use crate::graph::Graphs;
 use crate::handles::Handles;
 use crate::memory::Memory;
 use crate::pool::{Location, Pool};
+use crate::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crate::sys::cudaError;
 use crate::vmm::Vmm;
 use crate::{limit, mirror, thread, worker};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
 
 static RUNTIME: Mutex<Runtime> = Mutex::new(Runtime::new());
 static STARTED: AtomicBool = AtomicBool::new(false);

@@ -14,8 +14,9 @@ use crate::handles::Handles;
 use crate::limit::Use;
 use crate::mirror;
 use crate::runtime::Runtime;
+use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
-use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
 /// The unit of physical memory and of mappings.
 pub(crate) const GRANULARITY: u64 = PAGE;

@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: every check of the project, step by step, with times.
 
 use crate::{
-    bindings, conformance, facts, headers,
+    asan, bindings, conformance, facts, headers, model,
     shell::{self, Result, cargo, root, run_quietly, say, shown},
     test, toolchain,
 };
@@ -36,7 +36,7 @@ struct Step {
     run: fn() -> Result,
 }
 
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 17] = [
     Step {
         name: "links",
         about: "the links in the tree are links",
@@ -56,6 +56,16 @@ const STEPS: [Step; 15] = [
         name: "test",
         about: "all tests, on the simulator",
         run: tests,
+    },
+    Step {
+        name: "model",
+        about: "the simulator's threads, model checked",
+        run: model_check,
+    },
+    Step {
+        name: "asan",
+        about: "the simulator, AddressSanitizer",
+        run: sanitize,
     },
     Step {
         name: "clippy-sim",
@@ -225,6 +235,18 @@ fn parse<T: clap::Args>(words: &[&str]) -> Result<T> {
 
 fn tests() -> Result {
     test::run(&parse(&[])?)
+}
+
+fn model_check() -> Result {
+    model::run(&parse(&[])?)
+}
+
+fn sanitize() -> Result {
+    if !asan::has_nightly() {
+        say("SKIPPED asan: there is no nightly Rust");
+        return Ok(());
+    }
+    asan::run(&parse(&[])?)
 }
 
 fn check_bindings() -> Result {

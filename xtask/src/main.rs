@@ -1,5 +1,6 @@
 //! The project's own commands: `cargo xtask <command>`. Each module is one command; `shell.rs` runs other programs.
 
+mod asan;
 mod bindings;
 mod bundle;
 mod ci;
@@ -14,6 +15,7 @@ mod headers;
 #[allow(dead_code)]
 mod libclang;
 mod links;
+mod model;
 mod shell;
 mod test;
 mod toolchain;
@@ -37,6 +39,8 @@ enum Command {
     Setup(toolchain::Arguments),
     Demo(demo::Arguments),
     Test(test::Arguments),
+    Model(model::Arguments),
+    Asan(asan::Arguments),
     Bindings(bindings::Arguments),
     RealHeaders(headers::Arguments),
     GpuBundle(bundle::Arguments),
@@ -50,6 +54,8 @@ fn main() -> ExitCode {
         Command::Setup(arguments) => toolchain::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Test(arguments) => test::run(&arguments),
+        Command::Model(arguments) => model::run(&arguments),
+        Command::Asan(arguments) => asan::run(&arguments),
         Command::Bindings(arguments) => bindings::run(&arguments),
         Command::RealHeaders(arguments) => headers::run(&arguments),
         Command::GpuBundle(arguments) => bundle::run(&arguments),

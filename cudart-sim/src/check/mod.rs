@@ -27,13 +27,14 @@ pub(crate) use finding::called_from;
 
 use crate::engine::Engine;
 use crate::stream::{Point, Stream};
+use crate::sync::{Mutex, MutexGuard};
 use crate::trace::Access;
 use crate::work::{Place, Shape, Work};
 use finding::{Op, Role};
 use state::Checker;
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
 use view::Snapshot;
 
 /// What the ordering checker does.
@@ -333,7 +334,7 @@ pub(crate) fn physical_gone(number: u64) {
     with(|c| c.history.clear(first, last));
 }
 
-thread_local! {
+crate::sync::thread_local! {
     /// What the host function or the kernel that this thread runs comes after.
     static RUNNING: RefCell<Option<Snapshot>> = const { RefCell::new(None) };
 }
