@@ -276,6 +276,8 @@ static void virtual_memory() {
     Out<CUcontext> context;
     Out<CUdevice> device;
     OK(DRIVER(cuCtxGetCurrent)(context));
+    Out<unsigned long long> id;
+    OK(DRIVER(cuCtxGetId)(*context.at, id));
     OK(DRIVER(cuCtxGetDevice)(device));
     Out<const char *> name;
     OK(DRIVER(cuGetErrorName)(CUDA_ERROR_INVALID_VALUE, name));
