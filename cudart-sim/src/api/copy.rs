@@ -7,10 +7,11 @@
 use super::api;
 use crate::capture::Status;
 use crate::error::{Answer, INVALID_VALUE};
+use crate::memory::Source;
 use crate::runtime::{self, Runtime, lock};
 use crate::sys::{cudaError, cudaMemcpyKind as Kind, cudaStream_t};
 use crate::work::{Place, Shape, Work};
-use crate::{check, vmm, worker};
+use crate::{check, thread, vmm, worker};
 use std::ffi::{c_int, c_void};
 
 /// Pageable copies to a device up to this return before they are done.
@@ -28,6 +29,23 @@ enum Want {
 }
 
 impl Runtime {
+    /// A copy of a pool's memory wants its device to be current (measured), or one that was given access to it; the stream's
+    /// does not count. A fill does not ask.
+    fn reach_from_here(&self, address: u64) -> Answer {
+        let here = thread::device();
+        let Some((_, block)) = self.memory.block(address) else {
+            return Ok(());
+        };
+        let Source::Pool(place) = block.source else {
+            return Ok(());
+        };
+        let pool = self.pools.get(place).and_then(|p| p.as_ref());
+        let reached = block.host
+            || block.device == here
+            || pool.is_some_and(|pool| pool.access.get(&here).is_some_and(|flags| *flags != 0));
+        reached.then_some(()).ok_or(INVALID_VALUE)
+    }
+
     fn place(&self, pointer: usize, extent: usize, want: Want) -> Answer<Place> {
         let place = self.memory.resolve(&self.devices, pointer as u64, extent)?;
         match (want, &place) {
@@ -82,6 +100,8 @@ fn copy(
     let src_extent = shape.extent(shape.src_pitch).ok_or(INVALID_VALUE)?;
     let device = rt.engine.stream(slot).map_or(0, |s| s.device);
     let reached = |place: Place| place.reached_by(device);
+    rt.reach_from_here(dst as u64)?;
+    rt.reach_from_here(src as u64)?;
     let dst = rt.place(dst as usize, dst_extent, want_dst).map(reached)?;
     let src = rt.place(src as usize, src_extent, want_src).map(reached)?;
     rt.forbid_implicit(slot)?;

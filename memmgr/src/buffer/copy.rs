@@ -106,7 +106,7 @@ fn copy(handle: &Handle, src: &Block, dst: &Block, kind: CopyKind) -> Result<Sub
     crate::process::gate()?;
     src.order_before_use(handle, false)?;
     dst.order_before_use(handle, true)?;
-    let submitted = handle.with_device(|| {
+    let submitted = src.inner.on_stream_device(handle, || {
         // SAFETY: both blocks are live and as long as the copy; they are marked with it, so that they stay until it has
         // run, and the stream follows everything else that uses them.
         unsafe { cuda::memcpy_async(dst.address, src.address, src.bytes, kind, handle.raw()) }

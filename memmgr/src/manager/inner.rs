@@ -347,7 +347,10 @@ impl Inner {
                 .state(device)
                 .and_then(|state| state.native.free(address, FreeOn::Allocating)),
         };
-        if let Err(error) = result {
+        if let Err(error) = result
+            // A device that turned out to be reset has taken the memory along.
+            && !process::is_over()
+        {
             self.drop_failures.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(%error, "a guard could not free its memory: the block stays out of use");
             *lock(&self.last_drop_failure) = Some(error);
@@ -518,7 +521,7 @@ impl Inner {
         }
         let (dst, src) = (dst.expose_provenance(), src.expose_provenance());
         self.submit(handle, &[(dst, size, true), (src, size, false)], || {
-            handle.with_device(|| {
+            self.on_stream_device(handle, || {
                 // SAFETY: as this function demands; the handle is alive.
                 unsafe { cuda::memcpy_async(dst, src, size, kind, handle.raw()) }
             })
@@ -545,12 +548,9 @@ impl Inner {
         })
     }
 
-    /// Runs `f` with the stream's device current, which memsets want; with one device it is in any case.
-    pub(super) fn on_stream_device<T>(
-        &self,
-        handle: &Handle,
-        f: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
+    /// Runs `f` with the stream's device current, which memsets want, and copies of memory of the async modes; with one
+    /// device it is in any case.
+    pub fn on_stream_device<T>(&self, handle: &Handle, f: impl FnOnce() -> Result<T>) -> Result<T> {
         match self.devices.get() {
             Some(devices) if devices.len() == 1 => f(),
             _ => on_device(handle.device(), f),

@@ -373,7 +373,7 @@ impl MemoryManager {
         let handle = handle_of(stream);
         self.inner
             .submit(handle, &spans, || {
-                handle.with_device(|| {
+                self.inner.on_stream_device(handle, || {
                     let (dst, src) = (
                         Rows {
                             start: dst,

@@ -304,6 +304,9 @@ impl Native {
     ///
     /// `None`: no live block contains the address.
     pub fn free(&self, address: usize, on: FreeOn<'_>) -> Result<Option<()>> {
+        if self.is_used() {
+            context::check(self.device)?;
+        }
         let block = {
             let mut state = lock(&self.state);
             let Some(block) = state.blocks.remove(&address) else {

@@ -62,6 +62,24 @@ fn in_a_host_function() {
     destroy([s]);
 }
 
+fn questions_in_a_host_function() {
+    extern "C" fn call(data: *mut c_void) {
+        // SAFETY: the test passes this, and looks at it only after the stream's work.
+        let (event, answers) = unsafe { &mut *data.cast::<(sys::cudaEvent_t, [u32; 2])>() };
+        let mut count = 0;
+        *answers = [
+            cuda!(cudaEventQuery(*event)),
+            cuda!(cudaGetDeviceCount(&mut count)),
+        ];
+    }
+    let (s, mut data) = (stream(), (event(), [u32::MAX; 2]));
+    ok!(cudaLaunchHostFunc(s, Some(call), (&raw mut data).cast()));
+    ok!(cudaStreamSynchronize(s));
+    is("cudaEventQuery, cudaGetDeviceCount", data.1, [0, 0]);
+    ok!(cudaEventDestroy(data.0));
+    destroy([s]);
+}
+
 /// What a host function tries, and what it is answered.
 struct Tries {
     stream: Stream,
@@ -90,7 +108,7 @@ fn refused_in_a_host_function() {
                 "cudaEventCreate",
                 cuda!(cudaEventCreateWithFlags(&mut e, 2)),
             ),
-            ("cudaEventQuery", cuda!(cudaEventQuery(t.event))),
+            ("cudaStreamQuery", cuda!(cudaStreamQuery(t.stream))),
             ("cudaHostAlloc", cuda!(cudaHostAlloc(&mut p, 4096, 0))),
         ];
     }
@@ -141,6 +159,7 @@ facts! {
     a_failure_replaces, Gpu: "A failing call replaces the last error";
     of_its_thread, Documentation: "The last error is the thread's own";
     in_a_host_function, Gpu: "A CUDA call in a host function answers 800 and leaves no error";
-    refused_in_a_host_function, Documentation: "Frees, records, queries, and destroying a stream, too: refused there (800), they have done nothing";
+    questions_in_a_host_function, Gpu: "An event may be queried there, and the devices counted";
+    refused_in_a_host_function, Documentation: "Frees, records, queries of streams, and destroying a stream, too: refused there (800), they have done nothing";
     dead_handles, Own: "A destroyed stream's handle is answered with 400";
 }

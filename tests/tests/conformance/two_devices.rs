@@ -175,11 +175,44 @@ fn copies() {
     destroy([a, b]);
 }
 
+fn copies_of_pools() {
+    if !two() {
+        return;
+    }
+    let b = there(stream);
+    let (code, block) = there(|| {
+        let mut block = null_mut();
+        (cuda!(cudaMallocAsync(&mut block, MIB, b)), block)
+    });
+    is("an allocation", code, 0);
+    ok!(cudaStreamSynchronize(b));
+    let mut h = null_mut();
+    ok!(cudaHostAlloc(&mut h, MIB, sys::cudaHostAllocPortable));
+    is("a fill", cuda!(cudaMemsetAsync(block, 5, MIB, b)), 0);
+    for kind in [D2H, sys::cudaMemcpyKind::cudaMemcpyDefault] {
+        let out = || cuda!(cudaMemcpyAsync(h, block, MIB, kind, b));
+        is("out, from device 0", out(), 1);
+        is("out, from device 1", there(out), 0);
+    }
+    for kind in [H2D, sys::cudaMemcpyKind::cudaMemcpyDefault] {
+        let back = || cuda!(cudaMemcpyAsync(block, h, MIB, kind, b));
+        is("back, from device 0", back(), 1);
+        is("back, from device 1", there(back), 0);
+    }
+    cuda!(cudaGetLastError());
+    ok!(cudaStreamSynchronize(b));
+    ok!(cudaFreeAsync(block, b));
+    ok!(cudaStreamSynchronize(b));
+    ok!(cudaFreeHost(h));
+    destroy([b]);
+}
+
 facts! {
     current_is_of_the_thread, Documentation: "The current device is the thread's own (needs two devices)";
     streams, Documentation: "A stream made on a device belongs to it, is used from any other, and default streams follow the current device (needs two devices)";
     events, Documentation: "An event is refused by another device's stream (400), but queried and waited for from there (needs two devices)";
     plain_memory, Documentation: "`cudaMalloc` and free memory are those of the current device, `cudaFree` finds the device (needs two devices)";
     pools, Documentation: "Stream-ordered memory lies on the stream's device or the pool's, whichever is current (needs two devices)";
+    copies_of_pools, Gpu: "Copies of stream-ordered memory want its device to be current (else 1), whatever the stream; fills do not (needs two devices)";
     copies, Documentation: "Copies go between two devices, and from portable memory to each (needs two devices)";
 }
