@@ -1,6 +1,6 @@
 //! What managers and guards share: the pools and async modes of each device, and the routing of every request to them.
 
-use super::LiveBlock;
+use super::{LiveBlock, adopted::Adopted};
 use crate::{
     config::Config,
     cuda::{self, CopyKind},
@@ -41,6 +41,8 @@ pub(crate) struct Inner {
     pub(super) config: Mutex<Config>,
     /// Settings of the environment that cannot be used: every allocation answers with this.
     pub(super) misconfigured: Option<Error>,
+    /// Memory of others that guards own.
+    pub(crate) adopted: Adopted,
     pub(super) hook: Mutex<Option<Hook>>,
     pub(super) observed: Observed,
     pub(super) drop_failures: AtomicU64,
@@ -65,6 +67,8 @@ pub(crate) enum Home {
     Pool(i32),
     /// An async mode of a device.
     Native(i32),
+    /// Memory of others.
+    Adopted,
 }
 
 /// Which kind of memory a pointer should belong to.
@@ -329,6 +333,10 @@ impl Inner {
         if address == 0 || process::is_over() {
             return;
         }
+        if home == Home::Adopted {
+            self.adopted.leave(address);
+            return;
+        }
         if self.observed.is_set() {
             let memory = if home == Home::Pinned {
                 Memory::Pinned
@@ -345,6 +353,7 @@ impl Inner {
             Home::Native(device) => self
                 .state(device)
                 .and_then(|state| state.native.free(address, FreeOn::Allocating)),
+            Home::Adopted => Ok(None),
         };
         if let Err(error) = result {
             self.drop_failures.fetch_add(1, Ordering::Relaxed);
@@ -399,8 +408,22 @@ impl Inner {
     pub(super) fn find(&self, address: usize, size: usize) -> Result<Option<(Home, BlockRange)>> {
         match self.pinned.locate(address, size)? {
             Some(block) => Ok(Some((Home::Pinned, block))),
-            None => self.find_device(address, size),
+            None => match self.find_device(address, size)? {
+                None => Ok(self
+                    .adopted
+                    .locate(address, size)?
+                    .map(|block| (Home::Adopted, block))),
+                found => Ok(found),
+            },
         }
+    }
+
+    /// Whether the address lies in memory of this manager, live or free.
+    pub fn owns(&self, address: usize) -> bool {
+        self.pinned.contains(address)
+            || self
+                .states()
+                .any(|state| state.pool.contains(address) || state.native.contains(address))
     }
 
     /// Records a use of a block.
@@ -420,6 +443,7 @@ impl Inner {
                     state.native.add_use(block, fence, writes);
                 }
             }
+            Home::Adopted => self.adopted.add_use(block, fence, writes),
         }
     }
 
@@ -454,6 +478,11 @@ impl Inner {
                 native.follows(block, handle);
                 Ok(())
             }
+            Home::Adopted => {
+                wait(&self.adopted.before_use(block, handle, writes))?;
+                self.adopted.follows(block, handle);
+                Ok(())
+            }
         }
     }
 
@@ -464,6 +493,7 @@ impl Inner {
             Home::Pinned => self.pinned.uses(block, only_writes),
             Home::Pool(device) => self.state(device)?.pool.uses(block, only_writes),
             Home::Native(device) => self.state(device)?.native.uses(block, only_writes),
+            Home::Adopted => self.adopted.uses(block, only_writes),
         };
         fences.iter().try_for_each(|fence| fence.wait_on_host())
     }
@@ -542,7 +572,7 @@ impl Inner {
     }
 
     /// Runs `f` with the stream's device current, which memsets want; with one device it is in any case.
-    pub(super) fn on_stream_device<T>(
+    pub(crate) fn on_stream_device<T>(
         &self,
         handle: &Handle,
         f: impl FnOnce() -> Result<T>,

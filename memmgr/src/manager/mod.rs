@@ -1,5 +1,6 @@
 //! [`MemoryManager`]: the reference API, routed to pools and async modes of each device.
 
+pub(crate) mod adopted;
 mod inner;
 
 pub(crate) use inner::{Home, Inner};
@@ -131,6 +132,7 @@ impl MemoryManager {
                 mode: AtomicU8::new(config.mode.index()),
                 config: Mutex::new(config),
                 misconfigured,
+                adopted: Default::default(),
                 hook: Mutex::new(None),
                 observed,
                 drop_failures: AtomicU64::new(0),
@@ -471,7 +473,7 @@ impl MemoryManager {
             ));
         };
         let (fence, recorded) = Fence::after_work(handle_of(stream));
-        self.inner.add_use(home, block, &fence, true);
+        self.inner.add_use(home, block.whole(), &fence, true);
         recorded
     }
 

@@ -12,8 +12,8 @@ mod order;
 pub(crate) mod segment;
 mod uses;
 
-pub(crate) use order::{Use, add_follower, add_use, pending_uses, worth_a_query};
-pub(crate) use uses::BlockRange;
+pub(crate) use order::{Span, Use, add_follower, add_use, pending_uses, worth_a_query};
+pub(crate) use uses::{BlockRange, check_inside};
 
 use crate::{
     config::Reuse,

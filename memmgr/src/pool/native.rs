@@ -5,8 +5,8 @@
 //! (one that allocates and never waits, one that frees and waits for whatever it must).
 
 use super::{
-    BlockRange, FreeOn, LiveRange, Use, add_follower, add_use, best_fit, freed_by, observer::By,
-    pending_uses, segment::internal_stream, uses::check_inside, worth_a_query,
+    BlockRange, FreeOn, LiveRange, Span, Use, add_follower, add_use, best_fit, freed_by,
+    observer::By, pending_uses, segment::internal_stream, uses::check_inside, worth_a_query,
 };
 use crate::{
     cuda::{self, PoolAttr, RawPool},
@@ -212,6 +212,7 @@ impl Native {
             Some(handle) if handle.core().is_per_thread() => {
                 uses.push(Use {
                     fence: Fence::after_work(handle).0,
+                    span: Span::ALL,
                     writes: true,
                 });
                 None
@@ -463,7 +464,10 @@ impl Native {
             return Ok(None);
         };
         check_inside(address, size, start, block.requested)?;
-        Ok(Some(BlockRange { start }))
+        Ok(Some(BlockRange {
+            start,
+            span: Span::new(address, size),
+        }))
     }
 
     /// As [`super::Pool::add_use`].
@@ -474,6 +478,7 @@ impl Native {
                 &mut block.uses,
                 Use {
                     fence: fence.clone(),
+                    span: range.span,
                     writes,
                 },
             );
@@ -489,7 +494,9 @@ impl Native {
         lock(&self.state)
             .blocks
             .get(&range.start)
-            .map_or_else(Vec::new, |block| pending_uses(&block.uses, only_writes))
+            .map_or_else(Vec::new, |block| {
+                pending_uses(&block.uses, range.span, only_writes)
+            })
     }
 
     /// As [`super::Pool::before_use`]: another stream than the allocating one must follow the allocation.
