@@ -6,7 +6,7 @@ use crate::{
     checker, cuda,
     device::on_device,
     error::{Error, Result},
-    event::{Event, Fence, Submitted},
+    event::Fence,
     manager::MemoryManager,
     planted::{self, Mistake},
     process,
@@ -151,7 +151,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         src: &'scope [T],
         dst: &impl DevicePart<Element = T>,
         stream: &impl AsStream,
-    ) -> Result<Submitted> {
+    ) -> Result<()> {
         let _called = checker::called_here();
         let address = src.as_ptr().expose_provenance();
         // SAFETY: the slice is borrowed until the scope has ended, which is after the copy, and nobody writes it.
@@ -176,7 +176,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         src: &impl DevicePart<Element = T>,
         dst: &'scope mut [T],
         stream: &impl AsStream,
-    ) -> Result<Submitted> {
+    ) -> Result<()> {
         let _called = checker::called_here();
         let address = dst.as_mut_ptr().expose_provenance();
         // SAFETY: the slice is borrowed until the scope has ended, which is after the copy, and nobody else uses it; every
@@ -202,7 +202,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         on_device: &impl DevicePart,
         kind: CopyKind,
         stream: &impl AsStream,
-    ) -> Result<Submitted> {
+    ) -> Result<()> {
         let (handle, part) = (handle_of(stream), part_of(on_device));
         if part.bytes != bytes {
             return Err(Error::range(format!(
@@ -211,7 +211,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
             )));
         }
         if bytes == 0 {
-            return Ok(Submitted { event: None });
+            return Ok(());
         }
         let to_host = kind == CopyKind::DeviceToHost;
         let (dst, src) = if to_host {
@@ -228,28 +228,27 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         })?;
         // Also where the submission failed: nobody knows how far it came.
         lock(&self.lent).push(Lent {
-            fence: fence.clone(),
+            fence,
             address,
             bytes,
             written: to_host,
         });
-        submitted?;
-        Ok(Submitted {
-            event: Some(Event { fence }),
-        })
+        submitted
     }
 
     /// Waits until no copy uses a slice any more.
     fn end(&self) -> Result<()> {
         let mut result = Ok(());
         for lent in std::mem::take(&mut *lock(&self.lent)) {
-            if !planted::is_made(Mistake::ScopesDoNotWait)
-                && let Err(error) = proof(&lent.fence)
-            {
-                result = Err(error);
-            }
-            if lent.written {
-                checker::host_view(lent.address, lent.bytes, true);
+            let ended = if planted::is_made(Mistake::ScopesDoNotWait) {
+                Ok(())
+            } else {
+                proof(&lent.fence)
+            };
+            match ended {
+                Ok(()) if lent.written => checker::host_view(lent.address, lent.bytes, true),
+                Ok(()) => {}
+                Err(error) => result = Err(error),
             }
         }
         result

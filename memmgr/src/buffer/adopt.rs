@@ -4,11 +4,14 @@ use super::{Block, DeviceBuffer, PinnedBuffer, bytes_of};
 use crate::{
     Pod, Stream, checker, cuda,
     error::{Error, Refused, Result},
-    manager::{Home, MemoryManager, adopted, adopted::Owner},
+    manager::{Home, MemoryManager, adopted::Owner},
     process,
     stream::{all_idle, handle_of},
 };
 use std::{ffi::c_void, marker::PhantomData};
+
+/// How many buffers may wait to be given back before another `adopt` waits for them.
+const MANY_LEAVING: usize = 16;
 
 /// The vector of a guard.
 struct Held<T>(Vec<T>);
@@ -19,9 +22,9 @@ unsafe impl<T: Pod> Send for Held<T> {}
 
 impl MemoryManager {
     /// A pinned buffer over a vector or boxed slice that moves in (`cudaHostRegister`): its memory is page-locked where it
-    /// is, nothing is copied. [`PinnedBuffer::into_vec`] gives it back. The memory of a buffer that is dropped is
-    /// freed by a later call that may wait (`trim`, `shutdown`, a request for which the pool must grow, another `adopt`), in
-    /// whatever manager: never while work touches it, and never in the drop.
+    /// is, nothing is copied. [`PinnedBuffer::into_vec`] gives it back. The memory of a buffer that is dropped is freed by a
+    /// later call that may wait: `trim`, `shutdown`, a request that finds no memory, another `adopt` while nothing runs or
+    /// when 16 buffers wait; never while work touches it, and never in the drop.
     ///
     /// A vector without bytes is taken without a CUDA call.
     ///
@@ -51,8 +54,9 @@ impl MemoryManager {
             if let Err(error) = process::gate() {
                 return Err(Refused::new(error, memory));
             }
-            if adopted::is_any_leaving() && all_idle() {
-                adopted::release();
+            let leaving = self.inner.adopted.leaving();
+            if leaving >= MANY_LEAVING || (leaving > 0 && all_idle()) {
+                self.inner.adopted.release();
             }
             address = memory.as_mut_ptr().expose_provenance();
             // SAFETY: the vector has these bytes and moves into the books, where it stays until they are unregistered.

@@ -48,6 +48,7 @@ pub(crate) struct Adopted {
     blocks: Mutex<BTreeMap<usize, Block>>,
     /// How many there are, for those who find none.
     count: AtomicUsize,
+    leaving: Mutex<Vec<Leaving>>,
 }
 
 impl Adopted {
@@ -100,11 +101,21 @@ impl Adopted {
         marks.retain(|mark| !mark.is_done());
         marks.extend(block.stream.map(Fence::open));
         let wait = !planted::is_made(Mistake::AdoptionsDoNotWait);
-        lock(&LEAVING).push(Leaving {
+        lock(&self.leaving).push(Leaving {
             address,
             owner: block.owner,
             marks: if wait { marks } else { Vec::new() },
         });
+    }
+
+    /// How much there is for [`Adopted::release`] to do.
+    pub fn leaving(&self) -> usize {
+        lock(&self.leaving).len()
+    }
+
+    /// Gives memory back whose guards are gone. Waits for work that may still touch it; no lock may be held.
+    pub fn release(&self) {
+        release(&self.leaving);
     }
 
     /// As [`crate::pool::Pool::locate`].
@@ -184,20 +195,39 @@ struct Leaving {
     marks: Vec<Arc<Fence>>,
 }
 
-/// Of all managers: theirs may be gone.
-static LEAVING: Mutex<Vec<Leaving>> = Mutex::new(Vec::new());
+/// What managers left that were dropped.
+static ORPHANS: Mutex<Vec<Leaving>> = Mutex::new(Vec::new());
 
-/// Whether there is anything for [`release`] to do.
-pub(crate) fn is_any_leaving() -> bool {
-    !lock(&LEAVING).is_empty()
+/// Whether there is anything for [`release_orphans`] to do.
+pub(crate) fn has_orphans() -> bool {
+    !lock(&ORPHANS).is_empty()
 }
 
-/// Gives adopted memory back whose guards are gone. Waits for work that may still touch it; no lock may be held.
-pub(crate) fn release() {
+/// As [`Adopted::release`], for managers that were dropped.
+pub(crate) fn release_orphans() {
+    release(&ORPHANS);
+}
+
+impl Drop for Adopted {
+    fn drop(&mut self) {
+        let blocks = self.blocks.get_mut().map(std::mem::take);
+        let leaving = self.leaving.get_mut().map(std::mem::take);
+        // Registered memory must not reach the host's heap, and at exit nobody can unregister it.
+        std::mem::forget(blocks);
+        match leaving {
+            Ok(leaving) if !leaving.is_empty() && !process::is_over() => {
+                lock(&ORPHANS).extend(leaving);
+            }
+            leaving => std::mem::forget(leaving),
+        }
+    }
+}
+
+fn release(list: &Mutex<Vec<Leaving>>) {
     if process::gate().is_err() {
         return;
     }
-    let leaving = std::mem::take(&mut *lock(&LEAVING));
+    let leaving = std::mem::take(&mut *lock(list));
     for left in leaving {
         let settled = left.marks.iter().try_for_each(|mark| mark.wait_on_host());
         // Work of a context that is gone touches nothing any more.
@@ -205,7 +235,7 @@ pub(crate) fn release() {
             && !error.ends_context()
         {
             tracing::warn!(%error, "adopted memory cannot be given back now");
-            lock(&LEAVING).push(left);
+            lock(list).push(left);
             continue;
         }
         match left.owner {
@@ -221,7 +251,7 @@ pub(crate) fn release() {
                     Err(Error::Cuda {
                         code: NOT_PERMITTED,
                         ..
-                    }) => lock(&LEAVING).push(Leaving {
+                    }) => lock(list).push(Leaving {
                         address: left.address,
                         owner: Owner::Host(owner),
                         marks: Vec::new(),

@@ -239,11 +239,16 @@ impl Inner {
         };
         // First what is idle; only then wait for work that may have nothing to do with this request.
         for waits in [false, true] {
-            if !refusal.can_ever_fit() || (waits && pool.stats().pending == 0) {
+            if !refusal.can_ever_fit()
+                || (waits && pool.stats().pending == 0 && self.adopted.leaving() == 0)
+            {
                 break;
             }
             if waits && let Err(error) = pool.wait_for_pending() {
                 tracing::debug!(%error, "some memory stays pending");
+            }
+            if waits {
+                self.adopted.release();
             }
             if trim()? == 0 && !waits {
                 continue;

@@ -656,12 +656,14 @@ impl MemoryManager {
     }
 
     /// Gives all idle memory back to CUDA, in every family; the bytes. `cudaFree` and `cudaFreeHost` wait for the
-    /// device's running work. Memory whose marks have not completed stays.
+    /// device's running work. Memory whose marks have not completed stays. Adopted memory whose guards are gone goes back to
+    /// its owners, after waiting for what may still touch it.
     ///
     /// # Errors
     /// What the runtime says; the rest has been given back all the same.
     pub fn trim(&self) -> Result<usize> {
         process::gate()?;
+        self.inner.adopted.release();
         let mut total = self.inner.pinned.trim();
         for state in self.inner.states() {
             total = sum(total, state.trim());
@@ -677,6 +679,7 @@ impl MemoryManager {
     /// What the runtime says; the rest has been given back all the same.
     pub fn shutdown(&self) -> Result<ShutdownReport> {
         process::gate()?;
+        self.inner.adopted.release();
         let mut released = self.inner.pinned.shutdown();
         for state in self.inner.states() {
             released = sum(released, state.pool.shutdown());

@@ -144,13 +144,13 @@ pub(crate) fn orphan(source: Source, bases: Vec<usize>, marks: Vec<Arc<Fence>>) 
 
 /// Whether there is anything for [`release_orphans`] to do.
 pub(crate) fn has_orphans() -> bool {
-    !lock(&ORPHANS).is_empty() || super::native::has_orphans() || adopted::is_any_leaving()
+    !lock(&ORPHANS).is_empty() || super::native::has_orphans() || adopted::has_orphans()
 }
 
-/// Gives back the segments of pools that were dropped, and adopted memory to its owners. Waits for work that may still touch them.
+/// Gives back the segments of pools that were dropped, and what dropped managers had adopted. Waits for work that may still touch them.
 pub(crate) fn release_orphans() {
     super::native::release_orphans();
-    adopted::release();
+    adopted::release_orphans();
     let orphans = std::mem::take(&mut *lock(&ORPHANS));
     for left in orphans {
         if let Err(error) = left.settle() {
