@@ -54,24 +54,16 @@ impl MemoryManager {
             if let Err(error) = process::gate() {
                 return Err(Refused::new(error, memory));
             }
-            let leaving = self.inner.adopted.leaving();
-            if leaving >= MANY_LEAVING || (leaving > 0 && all_idle()) {
-                self.inner.adopted.release();
-            }
+            self.collect();
             address = memory.as_mut_ptr().expose_provenance();
             // SAFETY: the vector has these bytes and moves into the books, where it stays until they are unregistered.
             if let Err(error) = unsafe { cuda::host_register(address, bytes) } {
                 return Err(Refused::new(error, memory));
             }
             let owner = Owner::Host(Box::new(Held(memory)));
-            // Nobody else can have entered memory that a vector owns.
-            if self
-                .inner
-                .adopted
-                .enter(address, bytes, None, owner)
-                .is_err()
-            {
-                return Err(Refused::new(entered_already(address), Vec::new()));
+            if let Err(owner) = self.inner.adopted.enter(address, bytes, None, owner) {
+                // Somebody said that it was device memory.
+                return Err(self.back_out(address, owner));
             }
         }
         Ok(PinnedBuffer {
@@ -109,10 +101,11 @@ impl MemoryManager {
         free: impl FnOnce() + Send + 'static,
     ) -> Result<DeviceBuffer<T>> {
         let _called = checker::called_here();
-        process::gate()?;
         let bytes = bytes_of::<T>(len)?;
         let mut address = 0;
         if bytes > 0 {
+            process::gate()?;
+            self.collect();
             address = ptr.expose_provenance();
             if address == 0 || address.checked_add(bytes).is_none() {
                 return Err(Error::unknown(address, "it cannot be device memory"));
@@ -139,6 +132,36 @@ impl MemoryManager {
             len,
             elements: PhantomData,
         })
+    }
+}
+
+impl MemoryManager {
+    /// Gives back what is waiting for that, unless this call would have to wait; or where too much waits.
+    fn collect(&self) {
+        let leaving = self.inner.adopted.leaving();
+        if leaving >= MANY_LEAVING || (leaving > 0 && all_idle()) {
+            self.inner.adopted.release();
+        }
+    }
+
+    /// Undoes a registration.
+    fn back_out<T: Pod>(&self, address: usize, owner: Owner) -> Refused<Vec<T>> {
+        let held = match owner {
+            Owner::Host(owner) => owner.downcast::<Held<T>>().ok(),
+            Owner::Device(_) => None,
+        };
+        // SAFETY: the caller has just registered the memory, and nobody uses it.
+        match unsafe { cuda::host_unregister(address) } {
+            Ok(()) => {
+                let memory = held.map_or_else(Vec::new, |held| held.0);
+                Refused::new(entered_already(address), memory)
+            }
+            // Registered memory must not reach the host's heap: it stays for good.
+            Err(error) => {
+                std::mem::forget(held);
+                Refused::new(error, Vec::new())
+            }
+        }
     }
 }
 

@@ -9,10 +9,12 @@ mod miss;
 pub(crate) mod native;
 pub(crate) mod observer;
 mod order;
+mod recorded;
 pub(crate) mod segment;
 mod uses;
 
-pub(crate) use order::{Span, Use, add_follower, add_use, pending_uses, worth_a_query};
+pub(crate) use order::add_follower;
+pub(crate) use recorded::{Span, Use, add_use, pending_uses, worth_a_query};
 pub(crate) use uses::{BlockRange, check_inside};
 
 use crate::{

@@ -8,7 +8,10 @@
 //!
 //! This module makes no CUDA call: it hands out fences that its caller closes, queries and waits for, outside its lock.
 
-use super::best_fit::{ClassId, Owner, OwnerId, Space};
+use super::{
+    best_fit::{ClassId, Owner, OwnerId, Space},
+    recorded::Use,
+};
 use crate::{
     event::Fence,
     planted::{self, Mistake},
@@ -27,56 +30,6 @@ pub(crate) const SETTLE_BUDGET: usize = 64;
 /// How many fences of one stream are looked at in one call.
 const QUERIES_PER_STREAM: usize = 8;
 
-/// Addresses that something touches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Span {
-    pub from: usize,
-    /// The first address behind it.
-    pub to: usize,
-}
-
-impl Span {
-    /// Whatever the block has.
-    pub const ALL: Self = Self {
-        from: 0,
-        to: usize::MAX,
-    };
-
-    /// The `len` bytes at `from`.
-    pub fn new(from: usize, len: usize) -> Self {
-        Self {
-            from,
-            to: from.saturating_add(len),
-        }
-    }
-
-    fn overlaps(self, other: Self) -> bool {
-        self.from < other.to && other.from < self.to
-    }
-
-    fn contains(self, other: Self) -> bool {
-        self.from <= other.from && other.to <= self.to
-    }
-
-    /// The smallest span that contains both.
-    fn hull(self, other: Self) -> Self {
-        Self {
-            from: self.from.min(other.from),
-            to: self.to.max(other.to),
-        }
-    }
-}
-
-/// A recorded use of a live block.
-#[derive(Debug, Clone)]
-pub(crate) struct Use {
-    pub fence: Arc<Fence>,
-    /// The part of the block that it touches.
-    pub span: Span,
-    /// Whether the use may write the block.
-    pub writes: bool,
-}
-
 /// What a pool keeps with a live block.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
@@ -92,49 +45,6 @@ pub(crate) struct Live {
     pub uses: Vec<Use>,
     /// Streams that have been made to wait for `inherited`, by uid.
     pub followers: Vec<u64>,
-}
-
-/// Adds a use to a list; those that it covers go, so that a block that is copied for ever keeps a short list. A use of
-/// another part of the block covers nothing.
-pub(crate) fn add_use(uses: &mut Vec<Use>, new: Use) {
-    let anywhere = planted::is_made(Mistake::UsesCoverOtherParts);
-    uses.retain(|old| {
-        let needless = old.fence.is_done()
-            || (new.fence.covers(&old.fence)
-                && (new.writes || !old.writes)
-                && (anywhere || new.span.contains(old.span)));
-        !needless
-    });
-    uses.push(new);
-    if uses.len() >= TOO_MANY_USES && uses.len().is_multiple_of(MANY_USES) {
-        join_uses(uses);
-    }
-}
-
-/// Joins the older half of the uses: those of one stream become one, which waits for the last of them and touches all that
-/// they touch. So a block of which many small parts are copied by a stream that is stuck keeps a short list as well; what
-/// it costs is that a part may then be waited for longer than it must.
-fn join_uses(uses: &mut Vec<Use>) {
-    let newer = uses.split_off(uses.len() / 2);
-    let older = std::mem::replace(uses, Vec::with_capacity(newer.len() * 2));
-    let mut last: FxHashMap<u64, usize> = FxHashMap::default();
-    for used in older {
-        let place = last
-            .get(&used.fence.core().uid)
-            .and_then(|at| uses.get_mut(*at));
-        match place {
-            Some(kept) if used.fence.covers(&kept.fence) => {
-                kept.fence = used.fence;
-                kept.span = kept.span.hull(used.span);
-                kept.writes |= used.writes;
-            }
-            _ => {
-                last.insert(used.fence.core().uid, uses.len());
-                uses.push(used);
-            }
-        }
-    }
-    uses.extend(newer);
 }
 
 /// An owner: the marks that must complete, and what still refers to it.
@@ -177,29 +87,6 @@ fn drop_covered(marks: &mut Vec<Arc<Fence>>) {
         last.get(&mark.core().uid)
             .is_none_or(|begun| *begun <= mark.ended())
     });
-}
-
-/// The uses of a part of a block that are not known to have finished: all, or those that write.
-pub(crate) fn pending_uses(uses: &[Use], span: Span, only_writes: bool) -> Vec<Arc<Fence>> {
-    uses.iter()
-        .filter(|used| {
-            (used.writes || !only_writes) && used.span.overlaps(span) && !used.fence.is_done()
-        })
-        .map(|used| used.fence.clone())
-        .collect()
-}
-
-/// How many uses of a block are worth a look for those that have finished.
-const MANY_USES: usize = 16;
-/// How many uses of a block are kept apart.
-const TOO_MANY_USES: usize = 64;
-
-/// Uses to be queried, outside the lock, when there are many: those that have finished go at the next [`add_use`].
-pub(crate) fn worth_a_query(uses: &[Use]) -> Vec<Arc<Fence>> {
-    if uses.is_empty() || !uses.len().is_multiple_of(MANY_USES) {
-        return Vec::new();
-    }
-    uses.iter().map(|used| used.fence.clone()).collect()
 }
 
 /// How many streams are remembered to follow a block's marks.

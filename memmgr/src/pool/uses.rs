@@ -2,7 +2,8 @@
 
 use super::{
     Pool,
-    order::{Span, Use, add_follower, add_use, pending_uses, worth_a_query},
+    order::add_follower,
+    recorded::{Span, Use, add_use, pending_uses, worth_a_query},
 };
 use crate::{
     checker,
