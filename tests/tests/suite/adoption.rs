@@ -243,6 +243,11 @@ fn device_memory_that_was_adopted_is_freed_once_when_nothing_uses_it_and_never_i
     let mm = manager();
     let (s, other) = (Stream::new().unwrap(), Stream::new().unwrap());
     let (memory, freed, free) = malloc(MIB);
+    let watched = s.clone();
+    let free = move || {
+        assert!(watched.query().unwrap(), "freed while its stream works");
+        free();
+    };
     // SAFETY: the memory has these bytes, and is freed by `free` alone.
     let device = unsafe { mm.adopt_device::<u32>(memory, MIB / 4, &s, free) }.unwrap();
     assert_eq!(
