@@ -243,11 +243,6 @@ fn device_memory_that_was_adopted_is_freed_once_when_nothing_uses_it_and_never_i
     let mm = manager();
     let (s, other) = (Stream::new().unwrap(), Stream::new().unwrap());
     let (memory, freed, free) = malloc(MIB);
-    let watched = s.clone();
-    let free = move || {
-        assert!(watched.query().unwrap(), "freed while its stream works");
-        free();
-    };
     // SAFETY: the memory has these bytes, and is freed by `free` alone.
     let device = unsafe { mm.adopt_device::<u32>(memory, MIB / 4, &s, free) }.unwrap();
     assert_eq!(
@@ -279,6 +274,31 @@ fn device_memory_that_was_adopted_is_freed_once_when_nothing_uses_it_and_never_i
     mm.trim().unwrap();
     assert_eq!(freed.load(Ordering::SeqCst), 1);
     drop(host);
+    mm.shutdown().unwrap();
+}
+
+/// Kernels are not seen; what is freed comes behind those on the stream that the memory was adopted for.
+#[test]
+fn device_memory_that_was_adopted_is_freed_behind_all_work_of_its_stream() {
+    let mm = manager();
+    let s = Stream::new().unwrap();
+    let (memory, freed, free) = malloc(MIB);
+    let watched = s.clone();
+    let free = move || {
+        assert!(watched.query().unwrap(), "its stream works");
+        free();
+    };
+    // SAFETY: the memory has these bytes, and is freed by `free` alone.
+    let device = unsafe { mm.adopt_device::<u8>(memory, MIB, &s, free) }.unwrap();
+    let gate = Gate::new();
+    stall(&s, &gate);
+    // SAFETY: the memory is adopted and live.
+    unsafe { rig::kernel_fill(device.as_ptr(), 1, MIB, &s) };
+    drop(device);
+    let opener = gate.open_after(Duration::from_millis(50));
+    mm.trim().unwrap();
+    opener.join().unwrap();
+    assert_eq!(freed.load(Ordering::SeqCst), 1);
     mm.shutdown().unwrap();
 }
 

@@ -156,6 +156,10 @@ fn rectangles_that_leave_a_side_are_refused_before_any_cuda_call() {
             let _ = s.memset_2d(&device, 0, 1, 5, 0).unwrap();
         });
         assert_eq!(calls, 0, "{mode}");
+        // By one byte.
+        let bytes = mm.device::<u8>(100, &s).unwrap();
+        is_range_error(s.memset_2d(&bytes, 99, 1, 2, 2));
+        let _ = s.memset_2d(&bytes, 98, 1, 2, 2).unwrap();
         // What fits to the last element is taken.
         for (pitch, width, height) in [(10, 10, 10), (98, 2, 2), (100, 100, 1), (1000, 100, 1)] {
             let _ = s
@@ -163,7 +167,7 @@ fn rectangles_that_leave_a_side_are_refused_before_any_cuda_call() {
                 .unwrap();
         }
         s.synchronize().unwrap();
-        drop((host, device));
+        drop((host, device, bytes));
         mm.shutdown().unwrap();
     }
 }
