@@ -144,7 +144,8 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// Copies a slice to device memory of the same length in `stream`.
     ///
     /// # Errors
-    /// As [`Stream::copy_to_device`](crate::Stream::copy_to_device).
+    /// As [`Stream::copy_to_device`](crate::Stream::copy_to_device); also [`Error::Unsupported`] if the stream is being
+    /// captured into a graph.
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn copy_to_device<T: Pod>(
         &'scope self,
@@ -169,7 +170,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// Copies device memory to a slice of the same length in `stream`.
     ///
     /// # Errors
-    /// As [`Stream::copy_to_device`](crate::Stream::copy_to_device).
+    /// As [`Scope::copy_to_device`].
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn copy_to_host<T: Pod>(
         &'scope self,
@@ -212,6 +213,12 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         }
         if bytes == 0 {
             return Ok(());
+        }
+        // SAFETY: the handle is alive.
+        if unsafe { cuda::stream_is_capturing(handle.raw())? } {
+            return Err(Error::Unsupported {
+                reason: "a copy of a borrowed slice in a stream that is being captured: the graph could run when the slice is gone".into(),
+            });
         }
         let to_host = kind == CopyKind::DeviceToHost;
         let (dst, src) = if to_host {

@@ -161,6 +161,43 @@ fn lengths_that_differ_are_refused_before_any_cuda_call() {
     mm.shutdown().unwrap();
 }
 
+/// The graph could run when the slice is gone.
+#[test]
+fn a_slice_is_not_lent_to_a_stream_that_is_being_captured() {
+    let mm = manager();
+    let s = Stream::new().unwrap();
+    let device = mm.device_zeroed::<u8>(100, &s).unwrap();
+    let mut target = [1u8; 100];
+    s.synchronize().unwrap();
+    let raw = s.as_raw().cast();
+    let mode = cuda_sys::cudaStreamCaptureMode::cudaStreamCaptureModeThreadLocal;
+    // SAFETY: the stream is alive.
+    assert_eq!(unsafe { cuda_sys::cudaStreamBeginCapture(raw, mode) }.0, 0);
+    let refused = mm.scope(|scope| {
+        let source = scope.copy_to_device(&[2; 100], &device, &s);
+        assert!(
+            matches!(source, Err(Error::Unsupported { .. })),
+            "{source:?}"
+        );
+        scope.copy_to_host(&device, &mut target, &s)
+    });
+    assert!(
+        matches!(refused, Err(Error::Unsupported { .. })),
+        "{refused:?}"
+    );
+    let mut graph = std::ptr::null_mut();
+    // SAFETY: the stream is alive, `graph` is a place for one handle, and the graph is destroyed once.
+    unsafe {
+        assert_eq!(cuda_sys::cudaStreamEndCapture(raw, &mut graph).0, 0);
+        assert_eq!(cuda_sys::cudaGraphDestroy(graph).0, 0);
+    }
+    mm.scope(|scope| scope.copy_to_host(&device, &mut target, &s))
+        .unwrap();
+    assert_eq!(target, [0; 100]);
+    drop(device);
+    mm.shutdown().unwrap();
+}
+
 /// A call that fails once is no proof, and another one is asked for.
 #[test]
 fn a_scope_that_is_refused_one_proof_finds_another() {
