@@ -38,6 +38,7 @@
 mod buffer;
 mod checker;
 mod config;
+mod context;
 mod cuda;
 mod device;
 mod error;

@@ -3,7 +3,7 @@
 use crate::{
     CopyKind, Pod,
     buffer::{DevicePart, operate, part_of},
-    checker, cuda,
+    checker, context, cuda,
     device::on_device,
     error::{Error, Result},
     event::Fence,
@@ -114,7 +114,7 @@ impl MemoryManager {
     ///
     /// # Aborts
     /// If the runtime gives no proof that the copies have ended, neither success nor an error that says that the context is
-    /// gone ([`Error::ends_context`]): to return would let the caller free memory that the device still uses. If another
+    /// gone ([`Error::ends_context`], or a reset of the device): to return would let the caller free memory that the device still uses. If another
     /// thread has begun to exit the process with copies in flight, this one stops here for good.
     ///
     /// # Errors
@@ -272,7 +272,11 @@ fn proof(fence: &Fence) -> Result<()> {
         None => last(),
     };
     let tries: [&dyn Fn() -> Result<()>; 3] = [
-        &|| on_device(device, || fence.wait_on_host()),
+        &|| {
+            on_device(device, || {
+                context::check(device).and_then(|()| fence.wait_on_host())
+            })
+        },
         &|| on_device(device, stream),
         &last,
     ];
@@ -283,8 +287,11 @@ fn proof(fence: &Fence) -> Result<()> {
                 fence.mark_done();
                 return Ok(());
             }
-            // The device works on the memory of the parent, which is not this process's.
-            Err(error) if error.ends_context() || error == Error::ForkedChild => return Err(error),
+            // The context is gone, by a fault or a reset; or the device works on the memory of the parent, which is not
+            // this process's.
+            Err(error) if error.ends_context() || process::has_lost_its_context() => {
+                return Err(error);
+            }
             Err(error) => said = Some(error),
         }
     }

@@ -54,6 +54,7 @@ fn the_case_that_the_environment_names() {
         Ok("abort") => without_proof(),
         Ok("abort-unwinding") => without_proof_while_a_panic_unwinds(),
         Ok("broken") => in_a_context_that_is_gone(),
+        Ok("reset") => in_a_device_that_was_reset(),
         Ok("exit") => while_the_process_exits(),
         Ok("fork") => in_a_forked_child(),
         Ok(other) => panic!("no case {other}"),
@@ -150,6 +151,31 @@ fn in_a_context_that_is_gone() {
     target.fill(2);
     // The checker does not know that a context which is gone touches nothing.
     std::mem::forget(pinned);
+}
+
+#[test]
+fn a_reset_of_the_device_is_a_proof() {
+    let (status, stderr) = run("reset");
+    assert_eq!(status.code(), Some(0), "{stderr}");
+}
+
+fn in_a_device_that_was_reset() {
+    let stream = Stream::new().unwrap();
+    let device = MemoryManager::instance()
+        .device::<u8>(MIB, &stream)
+        .unwrap();
+    let source = vec![1u8; MIB];
+    let result = MemoryManager::instance().scope(|s| {
+        s.copy_to_device(&source, &device, &stream)?;
+        stream.synchronize()?;
+        // SAFETY: the function has no preconditions.
+        assert_eq!(unsafe { cuda_sys::cudaDeviceReset() }.0, 0);
+        Ok(())
+    });
+    assert!(
+        matches!(result, Err(Error::Unavailable { .. })),
+        "{result:?}"
+    );
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! wait gives it back: `cudaHostUnregister` waits for the whole device, which a drop must not.
 
 use crate::{
+    context,
     cuda::{self, NOT_PERMITTED},
     error::{Error, Result},
     event::Fence,
@@ -229,7 +230,10 @@ fn release(list: &Mutex<Vec<Leaving>>) {
     }
     let leaving = std::mem::take(&mut *lock(list));
     for left in leaving {
-        let settled = left.marks.iter().try_for_each(|mark| mark.wait_on_host());
+        let settled = left.marks.iter().try_for_each(|mark| {
+            context::check(mark.core().device())?;
+            mark.wait_on_host()
+        });
         // Work of a context that is gone touches nothing any more.
         if let Err(error) = settled
             && !error.ends_context()

@@ -8,6 +8,7 @@ pub(crate) use inner::{Home, Inner};
 use crate::{
     checker,
     config::Config,
+    context,
     cuda::{self, CopyKind, Rows},
     device::on_device,
     error::{Error, OutOfMemory, Place, Result},
@@ -189,7 +190,7 @@ impl MemoryManager {
             return Ok(std::ptr::null_mut());
         }
         process::gate()?;
-        self.allocate_device_at(cuda::get_device_in_one_call()?, size)
+        self.allocate_device_at(context::current_device()?, size)
     }
 
     /// As [`MemoryManager::allocate_device`], on the device with this ordinal.
@@ -662,7 +663,7 @@ impl MemoryManager {
     /// # Errors
     /// What the runtime says; the rest has been given back all the same.
     pub fn trim(&self) -> Result<usize> {
-        process::gate()?;
+        context::check_all()?;
         self.inner.adopted.release();
         let mut total = self.inner.pinned.trim();
         for state in self.inner.states() {
@@ -678,7 +679,7 @@ impl MemoryManager {
     /// # Errors
     /// What the runtime says; the rest has been given back all the same.
     pub fn shutdown(&self) -> Result<ShutdownReport> {
-        process::gate()?;
+        context::check_all()?;
         self.inner.adopted.release();
         let mut released = self.inner.pinned.shutdown();
         for state in self.inner.states() {
@@ -703,7 +704,7 @@ impl MemoryManager {
     /// # Safety
     /// Nobody uses or frees those raw pointers afterwards.
     pub unsafe fn shutdown_and_free_raw(&self) -> Result<ShutdownReport> {
-        process::gate()?;
+        context::check_all()?;
         for state in self.inner.states() {
             on_device(state.ordinal, cuda::device_synchronize)?;
         }

@@ -9,6 +9,7 @@ use super::{
     observer::By, pending_uses, segment::internal_stream, uses::check_inside, worth_a_query,
 };
 use crate::{
+    context,
     cuda::{self, PoolAttr, RawPool},
     device::on_device,
     error::{Error, OutOfMemory, Place, Result},
@@ -192,6 +193,7 @@ impl Native {
         raw: bool,
     ) -> Result<usize> {
         best_fit::checked(size)?;
+        context::check(self.device)?;
         self.free_parked();
         let result = match on {
             Some(handle) => self.with_retry(family, size, handle),

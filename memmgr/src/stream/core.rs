@@ -6,6 +6,7 @@
 //! [`StreamCore`] beyond that: it answers with the last event.
 
 use crate::{
+    context,
     cuda::{self, RawEvent, RawStream},
     device::on_device,
     error::{Error, Result},
@@ -282,6 +283,8 @@ impl StreamCore {
 
     /// Records the end and destroys the handle if it is ours; left to a later call where CUDA permits none.
     fn finish(self: &Arc<Self>) -> Result<()> {
+        // The handle may be dead, with its context.
+        let _ = context::check(self.device);
         // Nobody else holds the state: no block and no mark will ever ask for the end.
         let wanted = Arc::strong_count(self) > 1 && !planted::is_made(Mistake::EndsAreForgotten);
         let end = if !wanted || process::is_over() {
