@@ -15,6 +15,7 @@ use crate::{
 };
 use std::{
     fmt,
+    io::Write,
     marker::PhantomData,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{Arc, Mutex},
@@ -92,6 +93,15 @@ struct Lent {
     written: bool,
 }
 
+/// Ends the process when it is dropped.
+struct Abort;
+
+impl Drop for Abort {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
+
 impl MemoryManager {
     /// Runs `f`, which may have slices of the host copied to and from device memory, and waits for these copies before it
     /// returns, also when `f` fails or panics. The slices are ordinary (pageable) memory of the caller; inside they stay
@@ -132,7 +142,10 @@ impl MemoryManager {
             env: PhantomData,
         };
         let result = catch_unwind(AssertUnwindSafe(|| f(&scope)));
+        // A panic on the way to the proof (in a subscriber of `tracing`, say) must not get out without it.
+        let unwinding = Abort;
         let ended = scope.end();
+        std::mem::forget(unwinding);
         match result {
             Ok(result) => result.and_then(|value| ended.map(|()| value)),
             Err(panic) => resume_unwind(panic),
@@ -226,21 +239,27 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         } else {
             (part.address, address)
         };
-        let (fence, submitted) = operate(handle, &[(part, !to_host)], || {
+        // From here on the copy must not be forgotten.
+        let unwinding = Abort;
+        let operated = operate(handle, &[(part, !to_host)], || {
             handle.with_device(|| {
                 // SAFETY: the part is live, as long as the copy, and marked with it; the stream follows everything else
                 // that uses it. The slice is the caller's promise.
                 unsafe { cuda::memcpy_async(dst, src, bytes, kind, handle.raw()) }
             })
-        })?;
-        // Also where the submission failed: nobody knows how far it came.
-        lock(&self.lent).push(Lent {
-            fence,
-            address,
-            bytes,
-            written: to_host,
         });
-        submitted
+        let submitted = operated.map(|(fence, submitted)| {
+            // Also where the submission failed: nobody knows how far it came.
+            lock(&self.lent).push(Lent {
+                fence,
+                address,
+                bytes,
+                written: to_host,
+            });
+            submitted
+        });
+        std::mem::forget(unwinding);
+        submitted?
     }
 
     /// Waits until no copy uses a slice any more.
@@ -300,10 +319,11 @@ fn proof(fence: &Fence) -> Result<()> {
         std::thread::park();
     }
     let said = said.map_or_else(String::new, |error| error.to_string());
-    tracing::error!("a scope cannot end: {said}");
-    eprintln!(
+    let _ = writeln!(
+        std::io::stderr(),
         "memmgr: a scope cannot end, since nothing proves that its copies have: {said}. The process is aborted"
     );
+    tracing::error!("a scope cannot end: {said}");
     std::process::abort()
 }
 
