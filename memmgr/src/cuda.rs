@@ -76,6 +76,7 @@ calls! {
     EventCreate => "cudaEventCreateWithFlags", EventRecord => "cudaEventRecord", EventQuery => "cudaEventQuery",
     EventSynchronize => "cudaEventSynchronize",
     Malloc => "cudaMalloc", Free => "cudaFree", HostAlloc => "cudaHostAlloc", FreeHost => "cudaFreeHost",
+    HostRegister => "cudaHostRegister", HostUnregister => "cudaHostUnregister",
     MallocAsync => "cudaMallocAsync", MallocFromPoolAsync => "cudaMallocFromPoolAsync", FreeAsync => "cudaFreeAsync",
     MemPoolCreate => "cudaMemPoolCreate", MemPoolDestroy => "cudaMemPoolDestroy", MemPoolTrimTo => "cudaMemPoolTrimTo",
     MemPoolGetAttribute => "cudaMemPoolGetAttribute", MemPoolSetAttribute => "cudaMemPoolSetAttribute",
@@ -121,6 +122,27 @@ pub(crate) const INVALID_DEVICE: i32 = 101;
 const NOT_READY: i32 = 600;
 /// `cudaErrorNotPermitted`: a CUDA call inside a host function.
 pub(crate) const NOT_PERMITTED: i32 = 800;
+
+/// Errors after which the context is gone: none of its work runs any more.
+const CONTEXT_IS_GONE: &[i32] = &[
+    214, // cudaErrorECCUncorrectable
+    220, // cudaErrorNvlinkUncorrectable
+    700, // cudaErrorIllegalAddress
+    702, // cudaErrorLaunchTimeout
+    709, // cudaErrorContextIsDestroyed
+    710, // cudaErrorAssert
+    714, // cudaErrorHardwareStackError
+    715, // cudaErrorIllegalInstruction
+    716, // cudaErrorMisalignedAddress
+    717, // cudaErrorInvalidAddressSpace
+    718, // cudaErrorInvalidPc
+    719, // cudaErrorLaunchFailure
+];
+
+/// Whether the error says that the context is gone.
+pub(crate) fn ends_context(code: i32) -> bool {
+    CONTEXT_IS_GONE.contains(&code)
+}
 
 fn text(message: *const c_char) -> String {
     if message.is_null() {
@@ -526,6 +548,28 @@ pub(crate) unsafe fn free_host(address: usize) -> Result<()> {
     // SAFETY: as this function demands.
     call(Call::FreeHost, || unsafe {
         sys::cudaFreeHost(pointer(address))
+    })
+}
+
+/// Page-locks memory that the host has, for every device.
+///
+/// # Safety
+/// `address` has `size` bytes of host memory, which stay until they are unregistered.
+pub(crate) unsafe fn host_register(address: usize, size: usize) -> Result<()> {
+    // SAFETY: as this function demands.
+    call(Call::HostRegister, || unsafe {
+        sys::cudaHostRegister(pointer(address), size, sys::cudaHostRegisterPortable)
+    })
+}
+
+/// Waits for the whole device.
+///
+/// # Safety
+/// `address` was registered with [`host_register`], and no work submitted later counts on its being page-locked.
+pub(crate) unsafe fn host_unregister(address: usize) -> Result<()> {
+    // SAFETY: as this function demands.
+    call(Call::HostUnregister, || unsafe {
+        sys::cudaHostUnregister(pointer(address))
     })
 }
 

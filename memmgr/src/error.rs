@@ -2,6 +2,50 @@
 
 use std::fmt;
 
+/// A consuming operation that was refused: the error, and what was handed in. `?` turns it into the [`Error`] alone, which
+/// drops what was handed in.
+pub struct Refused<B>(Box<(Error, B)>);
+
+impl<B> Refused<B> {
+    pub(crate) fn new(error: Error, given: B) -> Self {
+        Self(Box::new((error, given)))
+    }
+
+    /// Why.
+    pub fn error(&self) -> &Error {
+        &self.0.0
+    }
+
+    /// What was handed in.
+    pub fn into_inner(self) -> B {
+        self.0.1
+    }
+}
+
+impl<B> From<Refused<B>> for Error {
+    fn from(refused: Refused<B>) -> Self {
+        refused.0.0
+    }
+}
+
+impl<B> fmt::Debug for Refused<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Refused").field(self.error()).finish()
+    }
+}
+
+impl<B> fmt::Display for Refused<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error().fmt(f)
+    }
+}
+
+impl<B> std::error::Error for Refused<B> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(self.error())
+    }
+}
+
 /// A `Result` whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -249,6 +293,12 @@ impl Error {
     /// Whether this is [`Error::OutOfMemory`].
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Error::OutOfMemory(_))
+    }
+
+    /// Whether it says that the device's context is gone, after a fault in a kernel for example. Nothing that was submitted
+    /// runs any more then, and every further call fails; the process must be started anew to use the device.
+    pub fn ends_context(&self) -> bool {
+        matches!(self, Error::Cuda { code, .. } if crate::cuda::ends_context(*code))
     }
 
     pub(crate) fn range(reason: impl Into<String>) -> Self {

@@ -53,19 +53,24 @@ pub mod planted;
 mod planted;
 mod pool;
 mod process;
+mod scope;
 mod stats;
 mod stream;
 mod sync;
 
-pub use buffer::{DeviceBuffer, PinnedBuffer};
+pub use buffer::{
+    DeviceBuffer, DevicePart, DeviceSlice, DeviceSliceMut, PinnedBuffer, PinnedPart, PinnedPartMut,
+    PinnedSlice, PinnedSliceMut,
+};
 pub use bytemuck::{Pod, Zeroable};
 pub use config::{Config, Reuse};
 pub use cuda::{CopyKind, cuda_calls, cuda_calls_on_this_thread};
 pub use device::{Backend, DeviceInfo, Versions, backend, devices, versions};
-pub use error::{Error, OutOfMemory, Place, Result};
+pub use error::{Error, OutOfMemory, Place, Refused, Result};
 pub use event::{Event, Submitted};
 pub use manager::{LiveBlock, MemoryManager, ShutdownReport};
 pub use mode::{DeviceAllocatorMode, UnknownMode};
 pub use pool::observer::{By, Observer, SegmentChange};
+pub use scope::Scope;
 pub use stats::{DeviceStats, NativePoolUsage, PoolStats, Stats};
 pub use stream::{AsStream, PerThreadStream, Stream, StreamBuilder, StreamKind};

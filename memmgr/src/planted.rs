@@ -12,6 +12,14 @@ pub enum Mistake {
     EndsAreForgotten,
     /// Operations on guards do not wait for the last use on another stream.
     GuardsDoNotWait,
+    /// A use of one part of a block replaces an earlier one of another part.
+    UsesCoverOtherParts,
+    /// A block is freed with the first of its parts that goes.
+    PartsTakeTheBlockAlong,
+    /// A scope ends without waiting for its copies.
+    ScopesDoNotWait,
+    /// Adopted memory goes back to its owner while work may still touch it.
+    AdoptionsDoNotWait,
 }
 
 /// Whether the mistake is made on this thread.

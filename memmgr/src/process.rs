@@ -49,6 +49,11 @@ pub(crate) fn is_forked() -> bool {
     STATE.load(Ordering::Relaxed) == FORKED
 }
 
+/// Whether no work that was submitted can still touch this process's memory: it is a forked child, or the device was reset.
+pub(crate) fn has_lost_its_context() -> bool {
+    matches!(STATE.load(Ordering::Relaxed), FORKED | RESET)
+}
+
 /// Installs the fork handler; before the first CUDA call.
 pub(crate) fn before_first_call() {
     ATFORK.call_once(|| {

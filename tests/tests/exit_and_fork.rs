@@ -79,6 +79,8 @@ fn the_case_that_the_environment_names() {
         "static" => in_a_static(),
         "leaked" => leaked(),
         "pending" => pending(),
+        "adopted" => adopted(),
+        "fork-adopted" => fork_with_adopted_memory(),
         "thread_local" => in_a_thread_local(),
         "race-exit" => exit_from_a_worker(),
         "late" => late_drops(),
@@ -140,6 +142,83 @@ fn in_a_static() {
 
 fn leaked() {
     std::mem::forget(guards());
+}
+
+/// B48 (b), for memory of others: live, dropped with a copy in flight, and dropped with nothing in flight.
+#[test]
+fn exit_with_adopted_memory_is_quiet() {
+    ends_with("adopted", 0);
+}
+
+static ADOPTED: Mutex<Vec<Parts>> = Mutex::new(Vec::new());
+type Parts = (PinnedBuffer<u8>, PinnedBuffer<u8>, DeviceBuffer<u8>);
+
+thread_local! {
+    static ADOPTED_HERE: RefCell<Option<PinnedBuffer<u8>>> = const { RefCell::new(None) };
+}
+
+fn adopted() {
+    let mm = MemoryManager::instance();
+    let stream = Stream::new().unwrap();
+    let mut memory = std::ptr::null_mut();
+    // SAFETY: `memory` is a place for one pointer.
+    assert_eq!(unsafe { cuda_sys::cudaMalloc(&mut memory, MIB) }.0, 0);
+    let free = || eprintln!("{}", "called at exit. ".repeat(STDERR_LIMIT));
+    // SAFETY: the memory has these bytes and is never freed.
+    let device = unsafe { mm.adopt_device::<u8>(memory, MIB, &stream, free) }.unwrap();
+    let vec = || mm.adopt(vec![1u8; MIB]).unwrap();
+    let (front, back) = vec().split_at(KIB).unwrap();
+    let gate = Gate::new();
+    stall(&stream, &gate);
+    let in_flight = vec();
+    let _ = stream.copy_to_device(&in_flight, &device).unwrap();
+    drop(in_flight);
+    drop(vec());
+    ADOPTED_HERE.set(Some(vec()));
+    ADOPTED.lock().unwrap().push((front, back, device));
+    std::mem::forget(vec());
+    let own = MemoryManager::new(memmgr::Config::default()).unwrap();
+    drop(own.adopt(vec![1u8; MIB]).unwrap());
+    gate.open();
+}
+
+/// B49, for memory of others.
+#[test]
+fn a_forked_child_leaves_adopted_memory_alone() {
+    ends_with("fork-adopted", 0);
+}
+
+fn fork_with_adopted_memory() {
+    let mm = MemoryManager::instance();
+    let own = MemoryManager::new(memmgr::Config::default()).unwrap();
+    let mut inherited = Some((
+        mm.adopt(vec![1u8; MIB]).unwrap(),
+        own.adopt(vec![2u8; MIB]).unwrap().split_at(KIB).unwrap(),
+        own,
+    ));
+    drop(mm.adopt(vec![3u8; MIB]).unwrap());
+    for orderly in [false, true] {
+        let take = &mut inherited;
+        let pid = fork(orderly, || {
+            let calls = memmgr::cuda_calls_on_this_thread();
+            let (whole, parts, own) = take.take().unwrap();
+            let refused = whole.into_vec().unwrap_err();
+            let told = [
+                refused.error().clone(),
+                mm.adopt(vec![4u8; KIB]).unwrap_err().into(),
+                mm.trim().unwrap_err(),
+            ];
+            drop((refused, parts, own));
+            let told = told.iter().all(|error| *error == Error::ForkedChild);
+            i32::from(!told || memmgr::cuda_calls_on_this_thread() != calls)
+        });
+        assert_eq!(wait_for(pid), 0, "orderly: {orderly}");
+    }
+    let (whole, (front, back), own) = inherited.take().unwrap();
+    assert_eq!(whole.into_vec().unwrap(), [1; MIB]);
+    assert_eq!(front.join(back).unwrap().into_vec().unwrap(), [2; MIB]);
+    own.shutdown().unwrap();
+    mm.trim().unwrap();
 }
 
 /// B48 (c)

@@ -17,6 +17,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    // Where work is done at once, half of these mistakes are none.
+    cudart_sim::set_schedule(cudart_sim::Schedule::Lazy);
     cudart_sim::check(Check::Off);
     cudart_sim::check(Check::Report);
     turn
@@ -268,4 +270,116 @@ fn a_use_past_the_end_or_after_the_free_is_seen_inside_a_pool() {
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(found[0].kind, FindingKind::UsedAfterFree);
     s.synchronize().unwrap();
+}
+
+/// A copy of one half is forgotten over a later one of the other half, and the host writes what it still reads.
+#[test]
+fn a_use_that_another_part_covers_is_seen() {
+    only_with(Mistake::UsesCoverOtherParts, &[FindingKind::Race], || {
+        let mm = MemoryManager::new(Config::default()).unwrap();
+        let s = Stream::new().unwrap();
+        let device = mm.device::<u8>(2 * MIB, &s).unwrap();
+        let mut host = mm.pinned_zeroed::<u8>(2 * MIB).unwrap();
+        for half in [0..MIB, MIB..2 * MIB] {
+            let (from, to) = (
+                host.slice(half.clone()).unwrap(),
+                device.slice(half).unwrap(),
+            );
+            let _ = s.copy_to_device(&from, &to).unwrap();
+        }
+        let mut front = host.slice_mut(..MIB).unwrap();
+        front.as_mut_slice().unwrap().fill(1);
+        s.synchronize().unwrap();
+    });
+}
+
+/// Parts on two streams, each side with a part of its own of what the other writes.
+#[test]
+fn a_part_that_is_read_on_another_stream_without_a_wait_is_seen() {
+    only_with(
+        Mistake::GuardsDoNotWait,
+        &[FindingKind::Race, FindingKind::UsedBeforeAllocation],
+        || {
+            let mm = MemoryManager::new(Config::default()).unwrap();
+            let (a, b) = (Stream::new().unwrap(), Stream::new().unwrap());
+            let device = mm.device::<u32>(100 * 100, &a).unwrap();
+            let _ = a
+                .memset_2d(&device.slice(10..).unwrap(), 100, 1, 10, 50)
+                .unwrap();
+            let other = mm.device::<u32>(100, &b).unwrap();
+            let row = device.slice(20 * 100..21 * 100).unwrap();
+            let _ = b.copy_device_to_device(&row, &other).unwrap();
+            a.synchronize().unwrap();
+            b.synchronize().unwrap();
+        },
+    );
+}
+
+/// A block goes with its first part, while the second still is in use. (In the async modes the runtime itself refuses
+/// memory that is free.)
+#[test]
+fn a_block_that_goes_with_its_first_part_is_seen() {
+    only_with(
+        Mistake::PartsTakeTheBlockAlong,
+        &[FindingKind::UsedAfterFree],
+        || {
+            let mm = MemoryManager::new(Config::default()).unwrap();
+            let s = Stream::new().unwrap();
+            let whole = mm.device::<u8>(2 * MIB, &s).unwrap();
+            let (front, back) = whole.split_at(MIB).unwrap();
+            drop(front);
+            let _ = s.memset(&back, 1).unwrap();
+            s.synchronize().unwrap();
+        },
+    );
+}
+
+/// A slice goes back to its owner while a copy still writes it.
+#[test]
+fn a_scope_that_ends_before_its_copies_is_seen() {
+    only_with(Mistake::ScopesDoNotWait, &[FindingKind::Race], || {
+        let mm = MemoryManager::new(Config::default()).unwrap();
+        let s = Stream::new().unwrap();
+        let device = mm.device_zeroed::<u8>(64 * KIB, &s).unwrap();
+        // Page-locked: what copies pageable memory to the host waits for it.
+        let mut pinned = mm.pinned_zeroed::<u8>(64 * KIB).unwrap();
+        let target = pinned.as_mut_slice().unwrap();
+        mm.scope(|scope| scope.copy_to_host(&device, target, &s))
+            .unwrap();
+        s.synchronize().unwrap();
+    });
+}
+
+/// Adopted memory is freed while a copy on another stream still reads it.
+#[test]
+fn adopted_memory_that_goes_under_a_copy_is_seen() {
+    only_with(
+        Mistake::AdoptionsDoNotWait,
+        &[FindingKind::FreedInUse, FindingKind::Race],
+        || {
+            let mm = MemoryManager::new(Config::default()).unwrap();
+            let (s, other) = (Stream::new().unwrap(), Stream::new().unwrap());
+            let mut memory = std::ptr::null_mut();
+            let raw = other.as_raw();
+            // SAFETY: `memory` is a place for one pointer, and the stream is alive.
+            let code = unsafe { cuda_sys::cudaMallocAsync(&mut memory, MIB, raw.cast()) };
+            assert_eq!(code.0, 0);
+            other.synchronize().unwrap();
+            let (at, freeing) = (memory as usize, other.clone());
+            let free = move || {
+                let _called = cudart_sim::called_here();
+                // SAFETY: the memory was allocated above, and its guard is gone.
+                let code =
+                    unsafe { cuda_sys::cudaFreeAsync(at as *mut _, freeing.as_raw().cast()) };
+                assert_eq!(code.0, 0);
+            };
+            // SAFETY: the memory has these bytes and is freed by `free` alone.
+            let device = unsafe { mm.adopt_device::<u8>(memory, MIB, &s, free) }.unwrap();
+            let _ = s.memset(&device, 1).unwrap();
+            drop(device);
+            mm.trim().unwrap();
+            s.synchronize().unwrap();
+            other.synchronize().unwrap();
+        },
+    );
 }

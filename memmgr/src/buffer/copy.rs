@@ -1,99 +1,108 @@
 //! Copies between guards: they borrow, return at once, and mark what they touch.
 
-use super::{Block, DeviceBuffer, PinnedBuffer};
+use super::{DevicePart, Part, PinnedPart, PinnedPartMut, part_of};
 use crate::{
     CopyKind, Pod, Stream, checker, cuda,
     error::{Error, Result},
     event::{Event, Fence, Submitted},
+    process,
     stream::{Handle, handle_of},
 };
+use std::sync::Arc;
 
 impl Stream {
-    /// Copies a pinned buffer to a device buffer of the same length in this stream. The source may be dropped at once,
-    /// and read; writing it waits for the copy.
+    /// Copies pinned memory to device memory of the same length in this stream: whole buffers or parts. The source may be
+    /// dropped at once, and read; writing it waits for the copy.
+    ///
+    /// ```
+    /// # fn main() -> memmgr::Result<()> {
+    /// # let (manager, stream) = (memmgr::MemoryManager::instance(), memmgr::Stream::new()?);
+    /// let mut host = manager.pinned_zeroed::<u32>(100)?;
+    /// let device = manager.device::<u32>(100, &stream)?;
+    /// let _ = stream.copy_to_device(&host, &device)?;
+    /// let _ = stream.copy_to_device(&host.slice(..10)?, &device.slice(90..)?)?;
+    /// let _ = stream.copy_to_host(&device.slice(50..)?, &mut host.slice_mut(..50)?)?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`Error::InvalidRange`] if the lengths differ, before any CUDA call; otherwise what the runtime says.
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn copy_to_device<T: Pod>(
         &self,
-        src: &PinnedBuffer<T>,
-        dst: &DeviceBuffer<T>,
+        src: &impl PinnedPart<Element = T>,
+        dst: &impl DevicePart<Element = T>,
     ) -> Result<Submitted> {
         let _called = checker::called_here();
-        copy(
-            handle_of(self),
-            &src.block,
-            &dst.block,
-            CopyKind::HostToDevice,
-        )
+        let (src, dst) = (part_of(src), part_of(dst));
+        copy(handle_of(self), src, dst, CopyKind::HostToDevice)
     }
 
-    /// Copies a device buffer to a pinned buffer of the same length in this stream. Reading the destination waits for
-    /// the copy.
+    /// Copies device memory to pinned memory of the same length in this stream: whole buffers or parts. Reading the
+    /// destination waits for the copy.
     ///
     /// # Errors
     /// As [`Stream::copy_to_device`].
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn copy_to_host<T: Pod>(
         &self,
-        src: &DeviceBuffer<T>,
-        dst: &mut PinnedBuffer<T>,
+        src: &impl DevicePart<Element = T>,
+        dst: &mut impl PinnedPartMut<Element = T>,
     ) -> Result<Submitted> {
         let _called = checker::called_here();
-        copy(
-            handle_of(self),
-            &src.block,
-            &dst.block,
-            CopyKind::DeviceToHost,
-        )
+        let (src, dst) = (part_of(src), part_of(dst));
+        copy(handle_of(self), src, dst, CopyKind::DeviceToHost)
     }
 
-    /// Copies a device buffer to another of the same length in this stream.
+    /// Copies device memory to other device memory of the same length in this stream: whole buffers or parts.
     ///
     /// # Errors
-    /// As [`Stream::copy_to_device`].
+    /// As [`Stream::copy_to_device`]; also [`Error::InvalidRange`] if the two overlap.
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn copy_device_to_device<T: Pod>(
         &self,
-        src: &DeviceBuffer<T>,
-        dst: &DeviceBuffer<T>,
+        src: &impl DevicePart<Element = T>,
+        dst: &impl DevicePart<Element = T>,
     ) -> Result<Submitted> {
         let _called = checker::called_here();
-        copy(
-            handle_of(self),
-            &src.block,
-            &dst.block,
-            CopyKind::DeviceToDevice,
-        )
+        let (src, dst) = (part_of(src), part_of(dst));
+        if src.address < dst.address + dst.bytes && dst.address < src.address + src.bytes {
+            return Err(overlapping());
+        }
+        copy(handle_of(self), src, dst, CopyKind::DeviceToDevice)
     }
 
-    /// Sets every byte of a device buffer to `value` in this stream.
+    /// Sets every byte of a device buffer, or of a part, to `value` in this stream.
     ///
     /// # Errors
     /// What the runtime says.
     #[cfg_attr(feature = "sim", track_caller)]
-    pub fn memset<T: Pod>(&self, dst: &DeviceBuffer<T>, value: u8) -> Result<Submitted> {
+    pub fn memset<T: Pod>(
+        &self,
+        dst: &impl DevicePart<Element = T>,
+        value: u8,
+    ) -> Result<Submitted> {
         let _called = checker::called_here();
-        let (handle, block) = (handle_of(self), &dst.block);
-        if block.bytes == 0 {
+        let (handle, dst) = (handle_of(self), part_of(dst));
+        if dst.bytes == 0 {
             return Ok(Submitted { event: None });
         }
-        block.order_before_use(handle, true)?;
-        // SAFETY: the block is live; it is marked with the operation, so that it stays until that has run, and the stream
-        // follows everything else that uses it.
-        let fence = unsafe {
-            block
-                .inner
-                .memset(block.address, value, block.bytes, handle)?
+        let work = || {
+            dst.block.inner.on_stream_device(handle, || {
+                // SAFETY: the block is live; it is marked with the operation, so that it stays until that has run, and the
+                // stream follows everything else that uses these bytes.
+                unsafe { cuda::memset_async(dst.address, value, dst.bytes, handle.raw()) }
+            })
         };
-        Ok(Submitted {
-            event: fence.map(|fence| Event { fence }),
-        })
+        submit(handle, &[(dst, true)], work)
     }
 }
 
-fn copy(handle: &Handle, src: &Block, dst: &Block, kind: CopyKind) -> Result<Submitted> {
+pub(super) fn overlapping() -> Error {
+    Error::range("a copy between parts that overlap")
+}
+
+fn copy(handle: &Handle, src: Part<'_>, dst: Part<'_>, kind: CopyKind) -> Result<Submitted> {
     if src.bytes != dst.bytes {
         return Err(Error::range(format!(
             "a copy from a buffer of {} bytes to one of {} bytes",
@@ -103,19 +112,44 @@ fn copy(handle: &Handle, src: &Block, dst: &Block, kind: CopyKind) -> Result<Sub
     if src.bytes == 0 {
         return Ok(Submitted { event: None });
     }
-    crate::process::gate()?;
-    src.order_before_use(handle, false)?;
-    dst.order_before_use(handle, true)?;
-    let submitted = src.inner.on_stream_device(handle, || {
-        // SAFETY: both blocks are live and as long as the copy; they are marked with it, so that they stay until it has
-        // run, and the stream follows everything else that uses them.
-        unsafe { cuda::memcpy_async(dst.address, src.address, src.bytes, kind, handle.raw()) }
-    });
-    let (fence, recorded) = Fence::after_work(handle);
-    src.inner.add_use(src.home, src.range(), &fence, false);
-    dst.inner.add_use(dst.home, dst.range(), &fence, true);
-    submitted.and(recorded)?;
+    let work = || {
+        src.block.inner.on_stream_device(handle, || {
+            // SAFETY: both parts are live and as long as the copy; they are marked with it, so that they stay until it has
+            // run, and the stream follows everything else that uses these bytes.
+            unsafe { cuda::memcpy_async(dst.address, src.address, src.bytes, kind, handle.raw()) }
+        })
+    };
+    submit(handle, &[(src, false), (dst, true)], work)
+}
+
+/// Submits work that touches parts, some of them to write.
+pub(super) fn submit(
+    handle: &Handle,
+    touched: &[(Part<'_>, bool)],
+    work: impl FnOnce() -> Result<()>,
+) -> Result<Submitted> {
+    let (fence, submitted) = operate(handle, touched, work)?;
+    submitted?;
     Ok(Submitted {
         event: Some(Event { fence }),
     })
+}
+
+/// Has the stream follow all other uses of the parts, submits, and marks the parts, also when the submission failed. An
+/// error: nothing was submitted. Otherwise the fence behind the work, and what came of it.
+pub(crate) fn operate(
+    handle: &Handle,
+    touched: &[(Part<'_>, bool)],
+    work: impl FnOnce() -> Result<()>,
+) -> Result<(Arc<Fence>, Result<()>)> {
+    process::gate()?;
+    for (part, writes) in touched {
+        part.order_before_use(handle, *writes)?;
+    }
+    let submitted = work();
+    let (fence, recorded) = Fence::after_work(handle);
+    for (part, writes) in touched {
+        part.add_use(&fence, *writes);
+    }
+    Ok((fence, submitted.and(recorded)))
 }

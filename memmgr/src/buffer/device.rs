@@ -1,18 +1,26 @@
 //! [`DeviceBuffer`]: device memory.
 
-use super::{Block, bytes_of};
-use crate::{Pod, Stream, checker, cuda, error::Result, manager::MemoryManager, stream::handle_of};
-use std::{ffi::c_void, fmt, marker::PhantomData};
+use super::{
+    Block, DeviceSlice, DeviceSliceMut, bytes_of, no_neighbours, not_that_long, slices::Elements,
+};
+use crate::{
+    Pod, Stream, checker, cuda,
+    error::{Refused, Result},
+    manager::MemoryManager,
+    stream::handle_of,
+};
+use std::{ffi::c_void, fmt, marker::PhantomData, ops::RangeBounds};
 
-/// `len` elements of device memory, 256-byte aligned, given back on drop.
+/// `len` elements of device memory, given back on drop. A whole block of the manager is 256-byte aligned, a part and
+/// adopted memory for `T` only.
 ///
 /// May be dropped on any thread, with any device current, which stays current. Work on the stream that it was made for
 /// may still use it then; work on other streams must have been submitted through the manager or told to it.
 pub struct DeviceBuffer<T: Pod> {
     pub(super) block: Block,
-    device: i32,
-    len: usize,
-    elements: PhantomData<fn() -> T>,
+    pub(super) device: i32,
+    pub(super) len: usize,
+    pub(super) elements: PhantomData<fn() -> T>,
 }
 
 impl MemoryManager {
@@ -34,6 +42,7 @@ impl MemoryManager {
             address,
             bytes,
             home,
+            whole: None,
         };
         Ok(DeviceBuffer {
             block,
@@ -80,7 +89,62 @@ impl<T: Pod> DeviceBuffer<T> {
     /// The device pointer for kernels, valid as long as the buffer lives; null if it has no bytes. The host cannot read
     /// it.
     pub fn as_ptr(&self) -> *mut c_void {
-        cuda::pointer(self.block.address)
+        cuda::pointer(self.block.part().pointer())
+    }
+
+    /// A part, for copies and memsets; it borrows the buffer. [`DeviceBuffer::split_at`] makes parts that own their bytes.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRange`](crate::Error::InvalidRange) if the range leaves the buffer.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<DeviceSlice<'_, T>> {
+        let elements = Elements::new(self.block.part(), self.len).slice(range)?;
+        Ok(DeviceSlice { elements })
+    }
+
+    /// As [`DeviceBuffer::slice`]; nobody else can submit an operation on the buffer meanwhile.
+    ///
+    /// # Errors
+    /// As [`DeviceBuffer::slice`].
+    pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<DeviceSliceMut<'_, T>> {
+        let elements = Elements::new(self.block.part(), self.len).slice(range)?;
+        Ok(DeviceSliceMut { elements })
+    }
+
+    /// Two buffers: the first `at` elements, and the rest. The memory goes back when both are gone.
+    ///
+    /// # Errors
+    /// [`Refused`] with the buffer if it has fewer elements.
+    pub fn split_at(self, at: usize) -> Result<(Self, Self), Refused<Self>> {
+        if at > self.len {
+            return Err(not_that_long(at, self.len, self));
+        }
+        let Self {
+            block, device, len, ..
+        } = self;
+        let (front, back) = block.split(at.saturating_mul(size_of::<T>()));
+        let make = |block, len| Self {
+            block,
+            device,
+            len,
+            elements: PhantomData,
+        };
+        Ok((make(front, at), make(back, len - at)))
+    }
+
+    /// Puts two neighbours of one block together again: `next` begins where this ends.
+    ///
+    /// # Errors
+    /// [`Refused`] with both if they are not.
+    pub fn join(self, next: Self) -> Result<Self, Refused<(Self, Self)>> {
+        if !self.block.is_followed_by(&next.block) {
+            return Err(no_neighbours((self, next)));
+        }
+        Ok(Self {
+            len: self.len + next.len,
+            device: self.device,
+            block: self.block.join(next.block),
+            elements: PhantomData,
+        })
     }
 }
 

@@ -1,20 +1,23 @@
 //! [`PinnedBuffer`]: page-locked host memory.
 
-use super::{Block, bytes_of};
+use super::{
+    Block, PinnedSlice, PinnedSliceMut, bytes_of, no_neighbours, not_that_long, slices::Elements,
+};
 use crate::{
     Pod, checker, cuda,
-    error::Result,
+    error::{Refused, Result},
     manager::{Home, MemoryManager},
 };
-use std::{ffi::c_void, fmt, marker::PhantomData, ptr::NonNull, slice};
+use std::{ffi::c_void, fmt, marker::PhantomData, ops::RangeBounds};
 
-/// `len` elements of page-locked host memory, 256-byte aligned, given back on drop.
+/// `len` elements of page-locked host memory, given back on drop. A whole block of the manager is 256-byte aligned, a part
+/// and adopted memory for `T` only.
 ///
 /// May be dropped on any thread at any time: the memory is not handed out again before its last copy has finished.
 pub struct PinnedBuffer<T: Pod> {
     pub(super) block: Block,
-    len: usize,
-    elements: PhantomData<fn() -> T>,
+    pub(super) len: usize,
+    pub(super) elements: PhantomData<fn() -> T>,
 }
 
 impl MemoryManager {
@@ -32,6 +35,7 @@ impl MemoryManager {
             address,
             bytes,
             home: Home::Pinned,
+            whole: None,
         };
         Ok(PinnedBuffer {
             block,
@@ -72,7 +76,7 @@ impl<T: Pod> PinnedBuffer<T> {
     /// The raw pointer, valid as long as the buffer lives; null if it has no bytes. For the host only after
     /// [`PinnedBuffer::as_mut_slice`] has settled.
     pub fn as_ptr(&self) -> *mut c_void {
-        cuda::pointer(self.block.address)
+        cuda::pointer(self.block.part().pointer())
     }
 
     /// The elements, after waiting on the host for copies that write them.
@@ -82,11 +86,8 @@ impl<T: Pod> PinnedBuffer<T> {
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn as_slice(&self) -> Result<&[T]> {
         let _called = checker::called_here();
-        self.block.settle(true)?;
-        checker::host_view(self.block.address, self.block.bytes, false);
-        // SAFETY: the block has `len` elements, is aligned to 256 bytes, and was zeroed when its segment was made, and
-        // every bit pattern is a `T`. No copy writes it: earlier ones have finished, and a later one needs `&mut self`.
-        Ok(unsafe { slice::from_raw_parts(self.start().as_ptr(), self.len) })
+        // SAFETY: it is pinned memory, and whoever writes it needs `&mut self`.
+        unsafe { self.all().view() }
     }
 
     /// The elements, after waiting on the host for every copy that touches them.
@@ -96,14 +97,64 @@ impl<T: Pod> PinnedBuffer<T> {
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn as_mut_slice(&mut self) -> Result<&mut [T]> {
         let _called = checker::called_here();
-        self.block.settle(false)?;
-        checker::host_view(self.block.address, self.block.bytes, true);
-        // SAFETY: as in `as_slice`; no copy reads it either, since a later one needs `&self`.
-        Ok(unsafe { slice::from_raw_parts_mut(self.start().as_ptr(), self.len) })
+        // SAFETY: it is pinned memory, and whoever else uses it needs `self`, which is borrowed exclusively.
+        unsafe { self.all().view_mut() }
     }
 
-    fn start(&self) -> NonNull<T> {
-        NonNull::new(self.as_ptr().cast::<T>()).unwrap_or(NonNull::dangling())
+    fn all(&self) -> Elements<'_, T> {
+        Elements::new(self.block.part(), self.len)
+    }
+
+    /// A part to be read, by copies and by the host; it borrows the buffer. [`PinnedBuffer::split_at`] makes parts that own
+    /// their bytes.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRange`](crate::Error::InvalidRange) if the range leaves the buffer.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<PinnedSlice<'_, T>> {
+        let elements = self.all().slice(range)?;
+        Ok(PinnedSlice { elements })
+    }
+
+    /// A part to be written, by copies and by the host; it borrows the buffer.
+    ///
+    /// # Errors
+    /// As [`PinnedBuffer::slice`].
+    pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<PinnedSliceMut<'_, T>> {
+        let elements = self.all().slice(range)?;
+        Ok(PinnedSliceMut { elements })
+    }
+
+    /// Two buffers: the first `at` elements, and the rest. The memory goes back when both are gone.
+    ///
+    /// # Errors
+    /// [`Refused`] with the buffer if it has fewer elements.
+    pub fn split_at(self, at: usize) -> Result<(Self, Self), Refused<Self>> {
+        if at > self.len {
+            return Err(not_that_long(at, self.len, self));
+        }
+        let Self { block, len, .. } = self;
+        let (front, back) = block.split(at.saturating_mul(size_of::<T>()));
+        let make = |block, len| Self {
+            block,
+            len,
+            elements: PhantomData,
+        };
+        Ok((make(front, at), make(back, len - at)))
+    }
+
+    /// Puts two neighbours of one block together again: `next` begins where this ends.
+    ///
+    /// # Errors
+    /// [`Refused`] with both if they are not.
+    pub fn join(self, next: Self) -> Result<Self, Refused<(Self, Self)>> {
+        if !self.block.is_followed_by(&next.block) {
+            return Err(no_neighbours((self, next)));
+        }
+        Ok(Self {
+            len: self.len + next.len,
+            block: self.block.join(next.block),
+            elements: PhantomData,
+        })
     }
 }
 

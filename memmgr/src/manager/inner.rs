@@ -1,6 +1,6 @@
 //! What managers and guards share: the pools and async modes of each device, and the routing of every request to them.
 
-use super::LiveBlock;
+use super::{LiveBlock, adopted::Adopted};
 use crate::{
     config::Config,
     context,
@@ -42,6 +42,8 @@ pub(crate) struct Inner {
     pub(super) config: Mutex<Config>,
     /// Settings of the environment that cannot be used: every allocation answers with this.
     pub(super) misconfigured: Option<Error>,
+    /// Memory of others that guards own.
+    pub(crate) adopted: Adopted,
     pub(super) hook: Mutex<Option<Hook>>,
     pub(super) observed: Observed,
     pub(super) drop_failures: AtomicU64,
@@ -66,6 +68,8 @@ pub(crate) enum Home {
     Pool(i32),
     /// An async mode of a device.
     Native(i32),
+    /// Memory of others.
+    Adopted,
 }
 
 /// Which kind of memory a pointer should belong to.
@@ -236,11 +240,16 @@ impl Inner {
         };
         // First what is idle; only then wait for work that may have nothing to do with this request.
         for waits in [false, true] {
-            if !refusal.can_ever_fit() || (waits && pool.stats().pending == 0) {
+            if !refusal.can_ever_fit()
+                || (waits && pool.stats().pending == 0 && self.adopted.leaving() == 0)
+            {
                 break;
             }
             if waits && let Err(error) = pool.wait_for_pending() {
                 tracing::debug!(%error, "some memory stays pending");
+            }
+            if waits {
+                self.adopted.release();
             }
             if trim()? == 0 && !waits {
                 continue;
@@ -330,6 +339,10 @@ impl Inner {
         if address == 0 || process::is_over() {
             return;
         }
+        if home == Home::Adopted {
+            self.adopted.leave(address);
+            return;
+        }
         if self.observed.is_set() {
             let memory = if home == Home::Pinned {
                 Memory::Pinned
@@ -346,6 +359,7 @@ impl Inner {
             Home::Native(device) => self
                 .state(device)
                 .and_then(|state| state.native.free(address, FreeOn::Allocating)),
+            Home::Adopted => Ok(None),
         };
         if let Err(error) = result
             // A device that turned out to be reset has taken the memory along.
@@ -403,8 +417,22 @@ impl Inner {
     pub(super) fn find(&self, address: usize, size: usize) -> Result<Option<(Home, BlockRange)>> {
         match self.pinned.locate(address, size)? {
             Some(block) => Ok(Some((Home::Pinned, block))),
-            None => self.find_device(address, size),
+            None => match self.find_device(address, size)? {
+                None => Ok(self
+                    .adopted
+                    .locate(address, size)?
+                    .map(|block| (Home::Adopted, block))),
+                found => Ok(found),
+            },
         }
+    }
+
+    /// Whether the address lies in memory of this manager, live or free.
+    pub fn owns(&self, address: usize) -> bool {
+        self.pinned.contains(address)
+            || self
+                .states()
+                .any(|state| state.pool.contains(address) || state.native.contains(address))
     }
 
     /// Records a use of a block.
@@ -424,6 +452,7 @@ impl Inner {
                     state.native.add_use(block, fence, writes);
                 }
             }
+            Home::Adopted => self.adopted.add_use(block, fence, writes),
         }
     }
 
@@ -458,6 +487,11 @@ impl Inner {
                 native.follows(block, handle);
                 Ok(())
             }
+            Home::Adopted => {
+                wait(&self.adopted.before_use(block, handle, writes))?;
+                self.adopted.follows(block, handle);
+                Ok(())
+            }
         }
     }
 
@@ -468,6 +502,7 @@ impl Inner {
             Home::Pinned => self.pinned.uses(block, only_writes),
             Home::Pool(device) => self.state(device)?.pool.uses(block, only_writes),
             Home::Native(device) => self.state(device)?.native.uses(block, only_writes),
+            Home::Adopted => self.adopted.uses(block, only_writes),
         };
         fences.iter().try_for_each(|fence| {
             context::check(fence.core().device())?;

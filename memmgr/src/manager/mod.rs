@@ -1,5 +1,6 @@
 //! [`MemoryManager`]: the reference API, routed to pools and async modes of each device.
 
+pub(crate) mod adopted;
 mod inner;
 
 pub(crate) use inner::{Home, Inner};
@@ -132,6 +133,7 @@ impl MemoryManager {
                 mode: AtomicU8::new(config.mode.index()),
                 config: Mutex::new(config),
                 misconfigured,
+                adopted: Default::default(),
                 hook: Mutex::new(None),
                 observed,
                 drop_failures: AtomicU64::new(0),
@@ -472,7 +474,7 @@ impl MemoryManager {
             ));
         };
         let (fence, recorded) = Fence::after_work(handle_of(stream));
-        self.inner.add_use(home, block, &fence, true);
+        self.inner.add_use(home, block.whole(), &fence, true);
         recorded
     }
 
@@ -655,12 +657,14 @@ impl MemoryManager {
     }
 
     /// Gives all idle memory back to CUDA, in every family; the bytes. `cudaFree` and `cudaFreeHost` wait for the
-    /// device's running work. Memory whose marks have not completed stays.
+    /// device's running work. Memory whose marks have not completed stays. Adopted memory whose guards are gone goes back to
+    /// its owners, after waiting for what may still touch it.
     ///
     /// # Errors
     /// What the runtime says; the rest has been given back all the same.
     pub fn trim(&self) -> Result<usize> {
         context::check_all()?;
+        self.inner.adopted.release();
         let mut total = self.inner.pinned.trim();
         for state in self.inner.states() {
             total = sum(total, state.trim());
@@ -676,6 +680,7 @@ impl MemoryManager {
     /// What the runtime says; the rest has been given back all the same.
     pub fn shutdown(&self) -> Result<ShutdownReport> {
         context::check_all()?;
+        self.inner.adopted.release();
         let mut released = self.inner.pinned.shutdown();
         for state in self.inner.states() {
             released = sum(released, state.pool.shutdown());

@@ -9,11 +9,13 @@ mod miss;
 pub(crate) mod native;
 pub(crate) mod observer;
 mod order;
+mod recorded;
 pub(crate) mod segment;
 mod uses;
 
-pub(crate) use order::{Use, add_follower, add_use, pending_uses, worth_a_query};
-pub(crate) use uses::BlockRange;
+pub(crate) use order::add_follower;
+pub(crate) use recorded::{Span, Use, add_use, pending_uses, worth_a_query};
+pub(crate) use uses::{BlockRange, check_inside};
 
 use crate::{
     config::Reuse,

@@ -5,8 +5,8 @@
 //! (one that allocates and never waits, one that frees and waits for whatever it must).
 
 use super::{
-    BlockRange, FreeOn, LiveRange, Use, add_follower, add_use, best_fit, freed_by, observer::By,
-    pending_uses, segment::internal_stream, uses::check_inside, worth_a_query,
+    BlockRange, FreeOn, LiveRange, Span, Use, add_follower, add_use, best_fit, freed_by,
+    observer::By, pending_uses, segment::internal_stream, uses::check_inside, worth_a_query,
 };
 use crate::{
     context,
@@ -214,6 +214,7 @@ impl Native {
             Some(handle) if handle.core().is_per_thread() => {
                 uses.push(Use {
                     fence: Fence::after_work(handle).0,
+                    span: Span::ALL,
                     writes: true,
                 });
                 None
@@ -304,7 +305,7 @@ impl Native {
     ///
     /// `None`: no live block contains the address.
     pub fn free(&self, address: usize, on: FreeOn<'_>) -> Result<Option<()>> {
-        if self.is_used() {
+        if lock(&self.state).blocks.contains_key(&address) {
             context::check(self.device)?;
         }
         let block = {
@@ -468,7 +469,10 @@ impl Native {
             return Ok(None);
         };
         check_inside(address, size, start, block.requested)?;
-        Ok(Some(BlockRange { start }))
+        Ok(Some(BlockRange {
+            start,
+            span: Span::new(address, size),
+        }))
     }
 
     /// As [`super::Pool::add_use`].
@@ -479,6 +483,7 @@ impl Native {
                 &mut block.uses,
                 Use {
                     fence: fence.clone(),
+                    span: range.span,
                     writes,
                 },
             );
@@ -494,7 +499,9 @@ impl Native {
         lock(&self.state)
             .blocks
             .get(&range.start)
-            .map_or_else(Vec::new, |block| pending_uses(&block.uses, only_writes))
+            .map_or_else(Vec::new, |block| {
+                pending_uses(&block.uses, range.span, only_writes)
+            })
     }
 
     /// As [`super::Pool::before_use`]: another stream than the allocating one must follow the allocation.

@@ -8,7 +8,10 @@
 //!
 //! This module makes no CUDA call: it hands out fences that its caller closes, queries and waits for, outside its lock.
 
-use super::best_fit::{ClassId, Owner, OwnerId, Space};
+use super::{
+    best_fit::{ClassId, Owner, OwnerId, Space},
+    recorded::Use,
+};
 use crate::{
     event::Fence,
     planted::{self, Mistake},
@@ -27,14 +30,6 @@ pub(crate) const SETTLE_BUDGET: usize = 64;
 /// How many fences of one stream are looked at in one call.
 const QUERIES_PER_STREAM: usize = 8;
 
-/// A recorded use of a live block.
-#[derive(Debug, Clone)]
-pub(crate) struct Use {
-    pub fence: Arc<Fence>,
-    /// Whether the use may write the block.
-    pub writes: bool,
-}
-
 /// What a pool keeps with a live block.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
@@ -50,16 +45,6 @@ pub(crate) struct Live {
     pub uses: Vec<Use>,
     /// Streams that have been made to wait for `inherited`, by uid.
     pub followers: Vec<u64>,
-}
-
-/// Adds a use to a list; those that it covers go, so that a block that is copied for ever keeps a short list.
-pub(crate) fn add_use(uses: &mut Vec<Use>, new: Use) {
-    uses.retain(|old| {
-        let needless =
-            old.fence.is_done() || (new.fence.covers(&old.fence) && (new.writes || !old.writes));
-        !needless
-    });
-    uses.push(new);
 }
 
 /// An owner: the marks that must complete, and what still refers to it.
@@ -102,25 +87,6 @@ fn drop_covered(marks: &mut Vec<Arc<Fence>>) {
         last.get(&mark.core().uid)
             .is_none_or(|begun| *begun <= mark.ended())
     });
-}
-
-/// The uses that are not known to have finished: all, or those that write.
-pub(crate) fn pending_uses(uses: &[Use], only_writes: bool) -> Vec<Arc<Fence>> {
-    uses.iter()
-        .filter(|used| (used.writes || !only_writes) && !used.fence.is_done())
-        .map(|used| used.fence.clone())
-        .collect()
-}
-
-/// How many uses of a block are worth a look for those that have finished.
-const MANY_USES: usize = 16;
-
-/// Uses to be queried, outside the lock, when there are many: those that have finished go at the next [`add_use`].
-pub(crate) fn worth_a_query(uses: &[Use]) -> Vec<Arc<Fence>> {
-    if uses.is_empty() || !uses.len().is_multiple_of(MANY_USES) {
-        return Vec::new();
-    }
-    uses.iter().map(|used| used.fence.clone()).collect()
 }
 
 /// How many streams are remembered to follow a block's marks.

@@ -7,6 +7,7 @@ use crate::{
     device::on_device,
     error::{Error, Place, Result},
     event::Fence,
+    manager::adopted,
     stream::{Stream, handle_of},
     sync::lock,
 };
@@ -141,12 +142,13 @@ pub(crate) fn orphan(source: Source, bases: Vec<usize>, marks: Vec<Arc<Fence>>) 
 
 /// Whether there is anything for [`release_orphans`] to do.
 pub(crate) fn has_orphans() -> bool {
-    !lock(&ORPHANS).is_empty() || super::native::has_orphans()
+    !lock(&ORPHANS).is_empty() || super::native::has_orphans() || adopted::has_orphans()
 }
 
-/// Gives back the segments of pools that were dropped. Waits for work that may still touch them.
+/// Gives back the segments of pools that were dropped, and what dropped managers had adopted. Waits for work that may still touch them.
 pub(crate) fn release_orphans() {
     super::native::release_orphans();
+    adopted::release_orphans();
     let orphans = std::mem::take(&mut *lock(&ORPHANS));
     for left in orphans {
         if let Err(error) = left.settle() {

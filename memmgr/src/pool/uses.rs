@@ -2,7 +2,8 @@
 
 use super::{
     Pool,
-    order::{Use, add_follower, add_use, pending_uses, worth_a_query},
+    order::add_follower,
+    recorded::{Span, Use, add_use, pending_uses, worth_a_query},
 };
 use crate::{
     checker,
@@ -13,11 +14,23 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// A range that was found inside a live block.
+/// A range inside a live block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BlockRange {
     /// The start of the block.
     pub start: usize,
+    /// What of it is meant.
+    pub span: Span,
+}
+
+impl BlockRange {
+    /// The whole block that this lies in.
+    pub fn whole(self) -> Self {
+        Self {
+            span: Span::ALL,
+            ..self
+        }
+    }
 }
 
 /// Checks that `size` bytes at `address` stay inside a block of `requested` bytes at `start`.
@@ -44,7 +57,10 @@ impl Pool {
         match state.space.live_containing(address) {
             Some(live) => {
                 check_inside(address, size, live.addr, live.data.requested)?;
-                Ok(Some(BlockRange { start: live.addr }))
+                Ok(Some(BlockRange {
+                    start: live.addr,
+                    span: Span::new(address, size),
+                }))
             }
             None if state.space.segment_of(address).is_some() => Err(Error::unknown(
                 address,
@@ -54,7 +70,7 @@ impl Pool {
         }
     }
 
-    /// Records a use of a live block.
+    /// Records a use of a part of a live block.
     pub fn add_use(&self, block: BlockRange, fence: &Arc<Fence>, writes: bool) {
         let mut many = Vec::new();
         if let Some(live) = lock(&self.state).space.data_mut(block.start) {
@@ -62,6 +78,7 @@ impl Pool {
                 &mut live.uses,
                 Use {
                     fence: fence.clone(),
+                    span: block.span,
                     writes,
                 },
             );
@@ -72,12 +89,14 @@ impl Pool {
         }
     }
 
-    /// The recorded uses that are not known to have finished: all, or those that write.
+    /// The recorded uses of the range that are not known to have finished: all, or those that write.
     pub fn uses(&self, block: BlockRange, only_writes: bool) -> Vec<Arc<Fence>> {
         lock(&self.state)
             .space
             .live(block.start)
-            .map_or_else(Vec::new, |live| pending_uses(&live.data.uses, only_writes))
+            .map_or_else(Vec::new, |live| {
+                pending_uses(&live.data.uses, block.span, only_writes)
+            })
     }
 
     /// What a stream must wait for before it uses a block: recorded uses of other streams, and, unless it is the stream

@@ -8,6 +8,7 @@ mod common;
 #[path = "../common/rig.rs"]
 mod rig;
 
+mod adoption;
 mod alignment;
 mod bad_input;
 mod best_fit;
@@ -19,9 +20,12 @@ mod last_error;
 mod marks;
 mod modes;
 mod observer;
+mod parts;
 mod pinned_copies;
 mod pointers;
+mod rectangles;
 mod refusals;
+mod scopes;
 mod sizes;
 mod streams;
 mod trim;

@@ -1,0 +1,272 @@
+//! Memory of others that guards own: what touches it, and how it goes back to its owner.
+//!
+//! A guard that is dropped leaves its memory on a list, with the marks of what may still touch it. The next call that may
+//! wait gives it back: `cudaHostUnregister` waits for the whole device, which a drop must not.
+
+use crate::{
+    context,
+    cuda::{self, NOT_PERMITTED},
+    error::{Error, Result},
+    event::Fence,
+    planted::{self, Mistake},
+    pool::{
+        BlockRange, Span, Use, add_follower, add_use, check_inside, pending_uses, worth_a_query,
+    },
+    process,
+    stream::{Handle, StreamCore},
+    sync::lock,
+};
+use std::{
+    any::Any,
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+/// Whose memory it is.
+pub(crate) enum Owner {
+    /// Of the host, registered: what holds it.
+    Host(Box<dyn Any + Send>),
+    /// Of a device: what frees it.
+    Device(Box<dyn FnOnce() + Send>),
+}
+
+struct Block {
+    bytes: usize,
+    /// The stream behind whose work the memory may be used.
+    stream: Option<Arc<StreamCore>>,
+    uses: Vec<Use>,
+    followers: Vec<u64>,
+    owner: Owner,
+}
+
+/// The live blocks of one manager.
+#[derive(Default)]
+pub(crate) struct Adopted {
+    blocks: Mutex<BTreeMap<usize, Block>>,
+    /// How many there are, for those who find none.
+    count: AtomicUsize,
+    leaving: Mutex<Vec<Leaving>>,
+}
+
+impl Adopted {
+    /// Enters memory; what adopts an address twice is given its owner back.
+    pub fn enter(
+        &self,
+        address: usize,
+        bytes: usize,
+        stream: Option<Arc<StreamCore>>,
+        owner: Owner,
+    ) -> Result<(), Owner> {
+        let mut blocks = lock(&self.blocks);
+        let before = blocks.range(..address.saturating_add(bytes)).next_back();
+        if before.is_some_and(|(start, block)| start.saturating_add(block.bytes) > address) {
+            return Err(owner);
+        }
+        let block = Block {
+            bytes,
+            stream,
+            uses: Vec::new(),
+            followers: Vec::new(),
+            owner,
+        };
+        blocks.insert(address, block);
+        self.count.store(blocks.len(), Ordering::Release);
+        Ok(())
+    }
+
+    fn remove(&self, address: usize) -> Option<Block> {
+        let mut blocks = lock(&self.blocks);
+        let block = blocks.remove(&address);
+        self.count.store(blocks.len(), Ordering::Release);
+        block
+    }
+
+    /// Takes host memory out of the books: nothing touches it any more, and it is not registered.
+    pub fn take_host(&self, address: usize) -> Option<Box<dyn Any + Send>> {
+        match self.remove(address)?.owner {
+            Owner::Host(owner) => Some(owner),
+            Owner::Device(_) => None,
+        }
+    }
+
+    /// The guard is gone: the memory goes back at a later call. Makes no CUDA call.
+    pub fn leave(&self, address: usize) {
+        let Some(block) = self.remove(address) else {
+            return;
+        };
+        let mut marks: Vec<Arc<Fence>> = block.uses.into_iter().map(|used| used.fence).collect();
+        marks.retain(|mark| !mark.is_done());
+        marks.extend(block.stream.map(Fence::open));
+        let wait = !planted::is_made(Mistake::AdoptionsDoNotWait);
+        lock(&self.leaving).push(Leaving {
+            address,
+            owner: block.owner,
+            marks: if wait { marks } else { Vec::new() },
+        });
+    }
+
+    /// How much there is for [`Adopted::release`] to do.
+    pub fn leaving(&self) -> usize {
+        lock(&self.leaving).len()
+    }
+
+    /// Gives memory back whose guards are gone. Waits for work that may still touch it; no lock may be held.
+    pub fn release(&self) {
+        release(&self.leaving);
+    }
+
+    /// As [`crate::pool::Pool::locate`].
+    pub fn locate(&self, address: usize, size: usize) -> Result<Option<BlockRange>> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return Ok(None);
+        }
+        let blocks = lock(&self.blocks);
+        let Some((start, block)) = blocks.range(..=address).next_back() else {
+            return Ok(None);
+        };
+        if address - start >= block.bytes {
+            return Ok(None);
+        }
+        check_inside(address, size, *start, block.bytes)?;
+        Ok(Some(BlockRange {
+            start: *start,
+            span: Span::new(address, size),
+        }))
+    }
+
+    /// As [`crate::pool::Pool::add_use`].
+    pub fn add_use(&self, range: BlockRange, fence: &Arc<Fence>, writes: bool) {
+        let mut many = Vec::new();
+        if let Some(block) = lock(&self.blocks).get_mut(&range.start) {
+            let new = Use {
+                fence: fence.clone(),
+                span: range.span,
+                writes,
+            };
+            add_use(&mut block.uses, new);
+            many = worth_a_query(&block.uses);
+        }
+        for used in many {
+            let _ = used.query();
+        }
+    }
+
+    /// As [`crate::pool::Pool::uses`].
+    pub fn uses(&self, range: BlockRange, only_writes: bool) -> Vec<Arc<Fence>> {
+        lock(&self.blocks)
+            .get(&range.start)
+            .map_or_else(Vec::new, |block| {
+                pending_uses(&block.uses, range.span, only_writes)
+            })
+    }
+
+    /// As [`crate::pool::Pool::before_use`]: another stream than the one that the memory was adopted on must follow it.
+    pub fn before_use(&self, range: BlockRange, handle: &Handle, writes: bool) -> Vec<Arc<Fence>> {
+        let mut fences = self.uses(range, !writes);
+        fences.retain(|fence| !Arc::ptr_eq(fence.core(), handle.core()));
+        if let Some(block) = lock(&self.blocks).get(&range.start)
+            && let Some(core) = &block.stream
+            && !Arc::ptr_eq(core, handle.core())
+            && !block.followers.contains(&handle.core().uid)
+        {
+            fences.push(Fence::open(core.clone()));
+        }
+        fences
+    }
+
+    /// As [`crate::pool::Pool::follows`].
+    pub fn follows(&self, range: BlockRange, handle: &Handle) {
+        if let Some(block) = lock(&self.blocks).get_mut(&range.start)
+            && block.stream.is_some()
+        {
+            add_follower(&mut block.followers, handle.core().uid);
+        }
+    }
+}
+
+/// Memory whose guard is gone.
+struct Leaving {
+    address: usize,
+    owner: Owner,
+    /// What may still touch it.
+    marks: Vec<Arc<Fence>>,
+}
+
+/// What managers left that were dropped.
+static ORPHANS: Mutex<Vec<Leaving>> = Mutex::new(Vec::new());
+
+/// Whether there is anything for [`release_orphans`] to do.
+pub(crate) fn has_orphans() -> bool {
+    !lock(&ORPHANS).is_empty()
+}
+
+/// As [`Adopted::release`], for managers that were dropped.
+pub(crate) fn release_orphans() {
+    release(&ORPHANS);
+}
+
+impl Drop for Adopted {
+    fn drop(&mut self) {
+        let blocks = self.blocks.get_mut().map(std::mem::take);
+        let leaving = self.leaving.get_mut().map(std::mem::take);
+        // Registered memory must not reach the host's heap, and at exit nobody can unregister it.
+        std::mem::forget(blocks);
+        match leaving {
+            Ok(leaving) if !leaving.is_empty() && !process::is_over() => {
+                lock(&ORPHANS).extend(leaving);
+            }
+            leaving => std::mem::forget(leaving),
+        }
+    }
+}
+
+fn release(list: &Mutex<Vec<Leaving>>) {
+    if process::gate().is_err() {
+        return;
+    }
+    let leaving = std::mem::take(&mut *lock(list));
+    for left in leaving {
+        let settled = left.marks.iter().try_for_each(|mark| {
+            context::check(mark.core().device())?;
+            mark.wait_on_host()
+        });
+        // Work of a context that is gone touches nothing any more.
+        if let Err(error) = settled
+            && !error.ends_context()
+        {
+            tracing::warn!(%error, "adopted memory cannot be given back now");
+            lock(list).push(left);
+            continue;
+        }
+        match left.owner {
+            Owner::Device(free) => {
+                if catch_unwind(AssertUnwindSafe(free)).is_err() {
+                    tracing::error!("what frees adopted memory panicked");
+                }
+            }
+            Owner::Host(owner) => {
+                // SAFETY: the memory was registered when it was adopted, its guard is gone, and so is all work on it.
+                match unsafe { cuda::host_unregister(left.address) } {
+                    Ok(()) => drop(owner),
+                    Err(Error::Cuda {
+                        code: NOT_PERMITTED,
+                        ..
+                    }) => lock(list).push(Leaving {
+                        address: left.address,
+                        owner: Owner::Host(owner),
+                        marks: Vec::new(),
+                    }),
+                    // Registered memory must not reach the host's heap: it stays for good.
+                    Err(error) => {
+                        tracing::warn!(%error, "adopted memory could not be unregistered: it is not given back");
+                        std::mem::forget(owner);
+                    }
+                }
+            }
+        }
+    }
+}

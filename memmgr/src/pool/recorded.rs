@@ -1,0 +1,228 @@
+//! The uses that are recorded with a live block: which bytes, until when, and whether they write.
+
+use crate::{
+    event::Fence,
+    planted::{self, Mistake},
+};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+/// Addresses that something touches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub from: usize,
+    /// The first address behind it.
+    pub to: usize,
+}
+
+impl Span {
+    /// Whatever the block has.
+    pub const ALL: Self = Self {
+        from: 0,
+        to: usize::MAX,
+    };
+
+    /// The `len` bytes at `from`.
+    pub fn new(from: usize, len: usize) -> Self {
+        Self {
+            from,
+            to: from.saturating_add(len),
+        }
+    }
+
+    fn overlaps(self, other: Self) -> bool {
+        self.from < other.to && other.from < self.to
+    }
+
+    fn contains(self, other: Self) -> bool {
+        self.from <= other.from && other.to <= self.to
+    }
+
+    /// The smallest span that contains both.
+    fn hull(self, other: Self) -> Self {
+        Self {
+            from: self.from.min(other.from),
+            to: self.to.max(other.to),
+        }
+    }
+}
+
+/// A recorded use of a live block.
+#[derive(Debug, Clone)]
+pub(crate) struct Use {
+    pub fence: Arc<Fence>,
+    /// The part of the block that it touches.
+    pub span: Span,
+    /// Whether the use may write the block.
+    pub writes: bool,
+}
+
+/// Adds a use to a list; those that it covers go, so that a block that is copied for ever keeps a short list. A use of
+/// another part of the block covers nothing.
+pub(crate) fn add_use(uses: &mut Vec<Use>, new: Use) {
+    let anywhere = planted::is_made(Mistake::UsesCoverOtherParts);
+    uses.retain(|old| {
+        let needless = old.fence.is_done()
+            || (new.fence.covers(&old.fence)
+                && (new.writes || !old.writes)
+                && (anywhere || new.span.contains(old.span)));
+        !needless
+    });
+    uses.push(new);
+    if uses.len() >= TOO_MANY_USES && uses.len().is_multiple_of(MANY_USES) {
+        join_uses(uses);
+    }
+}
+
+/// Joins the older half of the uses: those of one stream become one, which waits for the last of them and touches all that
+/// they touch. So a block of which many small parts are copied by a stream that is stuck keeps a short list as well; what
+/// it costs is that a part may then be waited for longer than it must.
+fn join_uses(uses: &mut Vec<Use>) {
+    let newer = uses.split_off(uses.len() / 2);
+    let older = std::mem::replace(uses, Vec::with_capacity(newer.len() * 2));
+    let mut last: FxHashMap<u64, usize> = FxHashMap::default();
+    for used in older {
+        let place = last
+            .get(&used.fence.core().uid)
+            .and_then(|at| uses.get_mut(*at));
+        match place {
+            Some(kept) if used.fence.covers(&kept.fence) => {
+                kept.fence = used.fence;
+                kept.span = kept.span.hull(used.span);
+                kept.writes |= used.writes;
+            }
+            _ => {
+                last.insert(used.fence.core().uid, uses.len());
+                uses.push(used);
+            }
+        }
+    }
+    uses.extend(newer);
+}
+
+/// The uses of a part of a block that are not known to have finished: all, or those that write.
+pub(crate) fn pending_uses(uses: &[Use], span: Span, only_writes: bool) -> Vec<Arc<Fence>> {
+    uses.iter()
+        .filter(|used| {
+            (used.writes || !only_writes) && used.span.overlaps(span) && !used.fence.is_done()
+        })
+        .map(|used| used.fence.clone())
+        .collect()
+}
+
+/// How many uses of a block are worth a look for those that have finished.
+const MANY_USES: usize = 16;
+/// How many uses of a block are kept apart.
+const TOO_MANY_USES: usize = 64;
+
+/// Uses to be queried, outside the lock, when there are many: those that have finished go at the next [`add_use`].
+pub(crate) fn worth_a_query(uses: &[Use]) -> Vec<Arc<Fence>> {
+    if uses.is_empty() || !uses.len().is_multiple_of(MANY_USES) {
+        return Vec::new();
+    }
+    uses.iter().map(|used| used.fence.clone()).collect()
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+    use crate::stream::{Stream, handle_of};
+    use std::{
+        sync::{Condvar, Mutex},
+        time::Duration,
+    };
+
+    fn used(stream: &Stream, span: Span, writes: bool) -> Use {
+        let fence = Fence::record(handle_of(stream)).unwrap();
+        Use {
+            fence,
+            span,
+            writes,
+        }
+    }
+
+    /// Nothing on the streams ends before the answer is dropped, for ten seconds at most.
+    fn stuck(streams: &[Stream]) -> impl Drop {
+        struct Open(Arc<(Mutex<bool>, Condvar)>);
+        impl Drop for Open {
+            fn drop(&mut self) {
+                *self.0.0.lock().unwrap() = true;
+                self.0.1.notify_all();
+            }
+        }
+        let gate = Arc::new((Mutex::new(false), Condvar::new()));
+        for stream in streams {
+            let gate = gate.clone();
+            let wait = move || {
+                let open = gate.0.lock().unwrap();
+                let _ = gate
+                    .1
+                    .wait_timeout_while(open, Duration::from_secs(10), |open| !*open);
+            };
+            stream.launch_host(wait).unwrap();
+        }
+        Open(gate)
+    }
+
+    #[test]
+    fn a_list_of_uses_of_many_parts_stays_short_and_every_part_is_still_waited_for() {
+        let streams = [(); 2].map(|()| Stream::new().unwrap());
+        let stuck = stuck(&streams);
+        let (mut list, mut all) = (Vec::new(), Vec::new());
+        for part in 0..800 {
+            let new = used(&streams[part % 2], Span::new(part * 8, 8), part % 3 == 0);
+            all.push(new.clone());
+            add_use(&mut list, new);
+            assert!(list.len() < TOO_MANY_USES + MANY_USES, "{}", list.len());
+        }
+        for one in &all {
+            let covered = |fences: Vec<Arc<Fence>>| {
+                fences
+                    .iter()
+                    .any(|fence| Arc::ptr_eq(fence, &one.fence) || fence.covers(&one.fence))
+            };
+            assert!(covered(pending_uses(&list, one.span, false)), "{one:?}");
+            assert!(
+                !one.writes || covered(pending_uses(&list, one.span, true)),
+                "{one:?}"
+            );
+        }
+        // The newest are still exact.
+        let (last, next) = (Span::new(799 * 8, 8), Span::new(800 * 8, 8));
+        assert_eq!(pending_uses(&list, last, false).len(), 1);
+        assert!(pending_uses(&list, next, false).is_empty());
+        drop(stuck);
+        for stream in &streams {
+            stream.synchronize().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_later_use_replaces_those_of_its_own_bytes_that_it_proves_and_no_others() {
+        let streams = [(); 2].map(|()| Stream::new().unwrap());
+        let [a, b] = &streams;
+        let stuck = stuck(&streams);
+        let span = |from, to| Span { from, to };
+        // What comes first, what comes then, and how many are kept.
+        for (first, then, kept) in [
+            ((a, span(8, 16), false), (a, span(8, 16), false), 1),
+            ((a, span(8, 16), false), (a, span(0, 17), true), 1),
+            ((a, span(8, 16), true), (a, span(8, 16), false), 2),
+            ((a, span(8, 16), true), (b, span(8, 16), true), 2),
+            ((a, span(8, 16), true), (a, span(9, 16), true), 2),
+            ((a, span(8, 16), true), (a, span(8, 15), true), 2),
+            ((a, span(8, 16), false), (a, span(16, 24), false), 2),
+            ((a, span(8, 16), true), (a, Span::ALL, true), 1),
+        ] {
+            let mut list = Vec::new();
+            for (stream, span, writes) in [first, then] {
+                add_use(&mut list, used(stream, span, writes));
+            }
+            assert_eq!(list.len(), kept, "{first:?}, {then:?}");
+        }
+        drop(stuck);
+        for stream in &streams {
+            stream.synchronize().unwrap();
+        }
+    }
+}
