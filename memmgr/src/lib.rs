@@ -36,6 +36,7 @@
 #![deny(missing_docs)]
 
 mod buffer;
+mod capture;
 mod checker;
 mod config;
 mod cuda;
@@ -43,6 +44,7 @@ mod device;
 mod error;
 mod event;
 mod event_cache;
+pub mod graph;
 mod manager;
 mod mode;
 #[cfg(feature = "sim")]
@@ -63,6 +65,7 @@ pub use cuda::{CopyKind, cuda_calls, cuda_calls_on_this_thread};
 pub use device::{Backend, DeviceInfo, Versions, backend, devices, versions};
 pub use error::{Error, OutOfMemory, Place, Result};
 pub use event::{Event, Submitted};
+pub use graph::{CaptureMode, Graph};
 pub use manager::{LiveBlock, MemoryManager, ShutdownReport};
 pub use mode::{DeviceAllocatorMode, UnknownMode};
 pub use pool::observer::{By, Observer, SegmentChange};

@@ -12,6 +12,8 @@ pub enum Mistake {
     EndsAreForgotten,
     /// Operations on guards do not wait for the last use on another stream.
     GuardsDoNotWait,
+    /// A captured graph does not keep the blocks that it uses.
+    GraphsKeepNothing,
 }
 
 /// Whether the mistake is made on this thread.

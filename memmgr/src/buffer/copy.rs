@@ -2,7 +2,7 @@
 
 use super::{Block, DeviceBuffer, PinnedBuffer};
 use crate::{
-    CopyKind, Pod, Stream, checker, cuda,
+    CopyKind, Pod, Stream, capture, checker, cuda,
     error::{Error, Result},
     event::{Event, Fence, Submitted},
     stream::{Handle, handle_of},
@@ -79,7 +79,10 @@ impl Stream {
         if block.bytes == 0 {
             return Ok(Submitted { event: None });
         }
-        block.order_before_use(handle, true)?;
+        // What is captured is ordered when its graph is launched.
+        if !handle.is_capturing()? {
+            block.order_before_use(handle, true)?;
+        }
         // SAFETY: the block is live; it is marked with the operation, so that it stays until that has run, and the stream
         // follows everything else that uses it.
         let fence = unsafe {
@@ -104,13 +107,26 @@ fn copy(handle: &Handle, src: &Block, dst: &Block, kind: CopyKind) -> Result<Sub
         return Ok(Submitted { event: None });
     }
     crate::process::gate()?;
-    src.order_before_use(handle, false)?;
-    dst.order_before_use(handle, true)?;
+    // What is captured is ordered when its graph is launched, and its blocks are the graph's.
+    let keeper = capture::keeper(handle)?;
+    match &keeper {
+        Some(keeper) => {
+            keeper.keep(&src.inner, src.home, src.range(), false);
+            keeper.keep(&dst.inner, dst.home, dst.range(), true);
+        }
+        None => {
+            src.order_before_use(handle, false)?;
+            dst.order_before_use(handle, true)?;
+        }
+    }
     let submitted = handle.with_device(|| {
         // SAFETY: both blocks are live and as long as the copy; they are marked with it, so that they stay until it has
         // run, and the stream follows everything else that uses them.
         unsafe { cuda::memcpy_async(dst.address, src.address, src.bytes, kind, handle.raw()) }
     });
+    if keeper.is_some() {
+        return submitted.map(|()| Submitted { event: None });
+    }
     let (fence, recorded) = Fence::after_work(handle);
     src.inner.add_use(src.home, src.range(), &fence, false);
     dst.inner.add_use(dst.home, dst.range(), &fence, true);

@@ -289,6 +289,11 @@ impl Pool {
     /// Takes memory that other streams have freed, and waits for their marks: on the device for a request with a
     /// stream, on the host otherwise. Memory whose marks turn out to be lost is left alone.
     fn wait_and_take(&self, size: usize, on: Option<&Handle>, raw: bool) -> Result<Option<usize>> {
+        // A stream that is being captured cannot wait for what is outside of the capture: the host does.
+        let waits = match on {
+            Some(handle) if !handle.is_capturing()? => Some(handle),
+            _ => None,
+        };
         loop {
             let core = on.map(Handle::core);
             let (address, marks) = {
@@ -303,7 +308,7 @@ impl Pool {
                 let address = guard.hand_out(taken, size, core, raw);
                 (address, marks)
             };
-            let waited = marks.iter().try_for_each(|mark| match on {
+            let waited = marks.iter().try_for_each(|mark| match waits {
                 Some(handle) => mark.wait_on_stream(handle),
                 None => mark.wait_on_host(),
             });

@@ -125,7 +125,7 @@ impl Orphans {
     fn settle(&self) -> Result<()> {
         self.marks.iter().try_for_each(|mark| {
             mark.wait_on_host()
-                .or_else(|_| on_device(mark.core().device(), cuda::device_synchronize))
+                .or_else(|_| on_device(mark.core().device(), cuda::wait_for_device))
         })
     }
 }
