@@ -263,7 +263,7 @@ impl Fence {
             && self
                 .core
                 .upgrade()
-                .is_some_and(|handle| !matches!(handle.is_capturing(), Ok(false)))
+                .is_some_and(|handle| handle.is_out_of_bounds())
     }
 
     /// Waits on the host.

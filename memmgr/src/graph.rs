@@ -196,6 +196,8 @@ impl<'a> Capture<'a> {
         }
         // SAFETY: the handle is alive.
         let ended = unsafe { cuda::stream_end_capture(self.handle.raw()) };
+        // Events can be recorded on the stream again.
+        let _ = self.handle.is_capturing();
         if ended.is_err() {
             self.keeper.release();
         }

@@ -13,8 +13,15 @@ use memmgr_tests::Gate;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     ptr::null_mut,
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
+
+/// One test at a time: raw calls of one would end the global capture of another.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn in_use(mm: &MemoryManager) -> usize {
     let stats = mm.stats();
@@ -30,6 +37,7 @@ fn launch(graph: &mut Graph, stream: &Stream) {
 /// Upload, copy inside the device, a fill of a part, download: with other data each time, launched on streams in turn.
 #[test]
 fn a_captured_pipeline_replays_a_thousand_times_with_its_data_verified() {
+    let _turn = turn();
     const LEN: usize = 4 * KIB;
     for mode in MODES {
         let mm = manager_in(mode);
@@ -84,6 +92,7 @@ fn a_captured_pipeline_replays_a_thousand_times_with_its_data_verified() {
 /// What is freed stays out of everybody's hands as long as the graph may be launched, and comes back after it.
 #[test]
 fn blocks_that_a_graph_uses_are_not_handed_out_before_it_is_gone() {
+    let _turn = turn();
     for mode in MODES {
         let mm = manager_in(mode);
         let s = Stream::new().unwrap();
@@ -140,6 +149,7 @@ fn blocks_that_a_graph_uses_are_not_handed_out_before_it_is_gone() {
 /// A block that is allocated in the closure and dropped there is the graph's, without a copy that names it.
 #[test]
 fn what_is_allocated_inside_the_closure_is_kept_by_the_graph() {
+    let _turn = turn();
     let mm = manager();
     let s = Stream::new().unwrap();
     drop(mm.device::<u8>(4 * MIB, &s).unwrap());
@@ -170,6 +180,7 @@ fn what_is_allocated_inside_the_closure_is_kept_by_the_graph() {
 /// The launch follows what other streams do with its blocks, and what they do next follows the launch.
 #[test]
 fn launches_are_ordered_with_other_uses_of_the_blocks() {
+    let _turn = turn();
     let mm = manager();
     let [s, other] = [(); 2].map(|()| Stream::new().unwrap());
     let device = mm.device::<u8>(MIB, &other).unwrap();
@@ -194,6 +205,7 @@ fn launches_are_ordered_with_other_uses_of_the_blocks() {
 
 #[test]
 fn a_graph_that_is_dropped_while_it_runs_runs_to_its_end() {
+    let _turn = turn();
     let mm = manager();
     let s = Stream::new().unwrap();
     let mut host = mm.pinned_zeroed::<u8>(MIB).unwrap();
@@ -224,6 +236,7 @@ fn a_graph_that_is_dropped_while_it_runs_runs_to_its_end() {
 
 #[test]
 fn a_closure_that_fails_or_panics_ends_the_capture_and_leaves_nothing() {
+    let _turn = turn();
     let mm = manager();
     let s = Stream::new().unwrap();
     let device = mm.device_zeroed::<u8>(KIB, &s).unwrap();
@@ -255,6 +268,7 @@ fn a_closure_that_fails_or_panics_ends_the_capture_and_leaves_nothing() {
 
 #[test]
 fn a_capture_inside_a_capture_and_one_of_a_default_stream_are_refused() {
+    let _turn = turn();
     let s = Stream::new().unwrap();
     let graph = s.capture(|s| {
         let inner = s.capture(|_| Ok(()));
@@ -272,6 +286,7 @@ fn a_capture_inside_a_capture_and_one_of_a_default_stream_are_refused() {
 /// In the async modes, memory for a stream that is captured is refused, with what would help.
 #[test]
 fn the_async_modes_refuse_memory_for_a_captured_stream() {
+    let _turn = turn();
     for mode in [
         DeviceAllocatorMode::AsyncStreamOrdered,
         DeviceAllocatorMode::CudaAsyncPool,
@@ -293,6 +308,7 @@ fn the_async_modes_refuse_memory_for_a_captured_stream() {
 /// A graph that other code captures and launches keeps the manager's blocks until it is destroyed.
 #[test]
 fn a_graph_of_other_code_keeps_its_blocks_until_it_is_destroyed() {
+    let _turn = turn();
     for (mode, capture) in MODES.into_iter().zip(CaptureMode::ALL) {
         let mm = manager_in(mode);
         let [s, on] = [(); 2].map(|()| Stream::new().unwrap());
@@ -347,6 +363,7 @@ fn a_graph_of_other_code_keeps_its_blocks_until_it_is_destroyed() {
 /// B57 (c), and the same on a thread's default stream: no later call meets a captured event.
 #[test]
 fn no_event_of_a_capture_is_left_behind() {
+    let _turn = turn();
     let mm = manager();
     let (s, own) = (Stream::new().unwrap(), PerThreadStream::new().unwrap());
     let [x, y] = [(); 2].map(|()| mm.allocate_device_on(MIB, &s).unwrap());
@@ -397,6 +414,7 @@ fn no_event_of_a_capture_is_left_behind() {
 /// A stream that is dropped while it is captured is destroyed after the capture.
 #[test]
 fn a_stream_that_is_dropped_while_it_is_captured_lives_until_the_end() {
+    let _turn = turn();
     let mm = manager();
     let s = Stream::new().unwrap();
     let raw = s.as_raw();
@@ -420,9 +438,96 @@ fn a_stream_that_is_dropped_while_it_is_captured_lives_until_the_end() {
     assert_eq!((stats.in_use, stats.pending, stats.reserved), (0, 0, 0));
 }
 
+/// While a blocking stream is captured, any use of the legacy stream would end that: it is refused.
+#[test]
+fn the_legacy_stream_is_refused_while_a_blocking_stream_is_captured() {
+    let _turn = turn();
+    for mode in MODES {
+        let mm = manager_in(mode);
+        let blocking = Stream::builder().blocking(true).build().unwrap();
+        let legacy = Stream::legacy(0).unwrap();
+        let device = mm.device_zeroed::<u8>(KIB, &legacy).unwrap();
+        let mut host = mm.pinned_zeroed::<u8>(KIB).unwrap();
+        let done = Stream::new().unwrap().record().unwrap();
+        done.synchronize().unwrap();
+        legacy.synchronize().unwrap();
+        let mut graph = Stream::new().unwrap().capture(|_| Ok(())).unwrap();
+        capturing::begin(&blocking, CaptureMode::Relaxed);
+        let refused = [
+            ("synchronize", legacy.synchronize()),
+            ("query", legacy.query().map(drop)),
+            ("record", legacy.record().map(drop)),
+            ("memset", legacy.memset(&device, 1).map(drop)),
+            ("a copy", legacy.copy_to_host(&device, &mut host).map(drop)),
+            ("record_use", mm.record_use(device.as_ptr(), &legacy)),
+            ("launch_host", legacy.launch_host(|| ())),
+            ("another handle", Stream::legacy(0).map(drop)),
+            // SAFETY: no slice of its buffers is alive.
+            ("a launch", unsafe { graph.launch(&legacy) }.map(drop)),
+        ];
+        for (what, result) in refused {
+            let Err(Error::Unsupported { reason }) = result else {
+                panic!("{mode}, {what}: {result:?}");
+            };
+            assert!(reason.contains("non-blocking"), "{what}: {reason}");
+        }
+        let block = mm.allocate_device_on(KIB, &legacy);
+        let served = mode == DeviceAllocatorMode::BestFitPool;
+        assert_eq!(block.is_ok(), served, "{mode}: {block:?}");
+        drop((device, legacy));
+        mm.trim().unwrap();
+        assert_eq!(capturing::status(blocking.as_raw()), 1, "{mode}");
+        let (code, captured) = capturing::end(blocking.as_raw());
+        assert_eq!(code, 0, "{mode}");
+        capturing::destroy(captured);
+        Stream::legacy(0).unwrap().synchronize().unwrap();
+        mm.trim().unwrap();
+        assert_sound(&mm);
+        assert_eq!(mm.take_error(), None);
+    }
+}
+
+/// The same beside a capture by other code, after which nobody has told the manager that it is over.
+#[test]
+fn memory_of_a_stream_that_other_code_captured_comes_back_after_the_capture() {
+    let _turn = turn();
+    for ask_without_a_stream in [false, true] {
+        let limit = Config::default().device_pool_limit(Some(4 * MIB));
+        let mm = MemoryManager::new(limit).unwrap();
+        let [s, other] = [(); 2].map(|()| Stream::new().unwrap());
+        let block = mm.device::<u8>(4 * MIB, &s).unwrap();
+        let _ = s.memset(&block, 1).unwrap();
+        drop(block);
+        let ask = || -> Result<()> {
+            if ask_without_a_stream {
+                let block = mm.allocate_device(4 * MIB)?;
+                // SAFETY: the block is ours and unused.
+                return unsafe { mm.free_device(block) };
+            }
+            mm.device::<u8>(4 * MIB, &other).map(drop)
+        };
+        capturing::begin(&s, CaptureMode::ThreadLocal);
+        for _ in 0..3 {
+            let refused = ask();
+            assert!(
+                matches!(refused, Err(Error::Unsupported { .. })),
+                "{refused:?}"
+            );
+        }
+        let (code, graph) = capturing::end(s.as_raw());
+        assert_eq!(code, 0);
+        capturing::destroy(graph);
+        ask().unwrap();
+        other.synchronize().unwrap();
+        s.synchronize().unwrap();
+        assert_sound(&mm);
+    }
+}
+
 /// What was freed on a stream that is captured since is out of reach: refused with what would help, and served afterwards.
 #[test]
 fn memory_that_a_captured_stream_has_freed_comes_back_after_the_capture() {
+    let _turn = turn();
     let mm = MemoryManager::new(Config::default().device_pool_limit(Some(4 * MIB))).unwrap();
     let [s, other] = [(); 2].map(|()| Stream::new().unwrap());
     let block = mm.device::<u8>(4 * MIB, &s).unwrap();

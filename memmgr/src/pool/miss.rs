@@ -417,8 +417,13 @@ impl Pool {
         for mark in marks.iter().filter(|mark| !mark.is_lost()) {
             waited = waited.and(mark.wait_on_host());
         }
-        let done: Vec<Arc<Fence>> = marks.into_iter().filter(|mark| mark.is_done()).collect();
+        let (done, left): (Vec<Arc<Fence>>, Vec<Arc<Fence>>) =
+            marks.into_iter().partition(|mark| mark.is_done());
         let mut state = lock(&self.state);
+        // What cannot be recorded now, as on a stream that is being captured, is recorded at its stream's next call.
+        for mark in &left {
+            state.order.enqueue(mark);
+        }
         state.complete(&done, true);
         state.order.sweep();
         waited

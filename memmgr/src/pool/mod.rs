@@ -335,10 +335,9 @@ impl Pool {
 
     /// Whether memory stays pending because a stream that it was freed on is being captured.
     pub fn waits_for_a_capture(&self) -> bool {
-        let marks = lock(&self.state).order.all_marks();
-        marks
-            .iter()
-            .any(|mark| !mark.is_closed() && mark.core().was_capturing())
+        lock(&self.state)
+            .order
+            .any_mark(|mark| !mark.is_closed() && mark.core().was_capturing())
     }
 
     /// Whether the pool's first allocation has been made, so that its size cannot be set any more.

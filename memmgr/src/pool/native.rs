@@ -375,7 +375,7 @@ impl Native {
             .collect();
         // The stream itself, if nobody else has anything to do with the block, and a free in it would not be captured.
         if let Some(handle) = handle
-            && !handle.is_capturing()?
+            && !handle.is_out_of_bounds()
         {
             let mine = |core: &Arc<StreamCore>| Arc::ptr_eq(core, handle.core());
             if block.stream.as_ref().is_none_or(mine) && uses.iter().all(|fence| mine(fence.core()))

@@ -591,6 +591,11 @@ impl Order {
             .collect()
     }
 
+    /// Whether somebody waits for a fence of this kind.
+    pub fn any_mark(&self, mut is: impl FnMut(&Fence) -> bool) -> bool {
+        self.watches.values().any(|watch| is(&watch.fence))
+    }
+
     /// Every fence that somebody waits for, open epochs included; for `shutdown`.
     pub fn all_marks(&mut self) -> Vec<Arc<Fence>> {
         let marks: Vec<Arc<Fence>> = self

@@ -155,7 +155,7 @@ impl Pool {
         let mut guard = lock(&self.state);
         let state = &mut *guard;
         for fence in fences {
-            if fence.is_closed() {
+            if fence.is_closed() || !waited {
                 state.order.enqueue(fence);
             }
         }

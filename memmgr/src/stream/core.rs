@@ -215,6 +215,15 @@ impl StreamCore {
         asked.map_err(capture::implicit)
     }
 
+    /// Whether a capture keeps everybody from the stream: its own, or, for the legacy stream, that of a stream that follows
+    /// it.
+    fn is_out_of_bounds(&self) -> bool {
+        matches!(
+            self.ask_capturing(),
+            Ok(true) | Err(Error::Unsupported { .. })
+        )
+    }
+
     /// Whether the last handle is gone.
     pub fn is_retired(&self) -> bool {
         self.users.load(Ordering::Acquire) == 0
@@ -321,10 +330,7 @@ impl StreamCore {
     /// Records the end and destroys the handle if it is ours; left to a later call where CUDA permits none.
     fn finish(self: &Arc<Self>) -> Result<()> {
         // Neither a record nor the end of the handle would leave the capture whole: after it.
-        if matches!(
-            self.ask_capturing(),
-            Ok(true) | Err(Error::Unsupported { .. })
-        ) {
+        if self.is_out_of_bounds() {
             return self.defer(capture::refusal(
                 "the end of a stream",
                 "it is recorded when the capture has ended",
@@ -446,6 +452,12 @@ impl Handle {
     /// Whether the stream is being captured.
     pub fn is_capturing(&self) -> Result<bool> {
         self.core.ask_capturing()
+    }
+
+    /// Whether nothing may be done to the stream because of a capture. Where no answer is to be had, the call itself will
+    /// say why.
+    pub fn is_out_of_bounds(&self) -> bool {
+        self.core.is_out_of_bounds()
     }
 
     /// Refuses what would end the capture of the stream, if it is being captured.
