@@ -481,8 +481,8 @@ pub(crate) unsafe fn stream_is_capturing(stream: RawStream) -> Result<bool> {
 /// The handle is alive.
 pub(crate) unsafe fn stream_capture_info(stream: RawStream) -> Result<Option<(u64, RawGraph)>> {
     let mut info = None;
-    // SAFETY: the handle is alive.
     call(Call::StreamGetCaptureInfo, || {
+        // SAFETY: the handle is alive.
         match unsafe { sys::stream_capture_info(stream.get()) } {
             Ok((status, id, graph)) => {
                 let active = status == sys::cudaStreamCaptureStatus::cudaStreamCaptureStatusActive;

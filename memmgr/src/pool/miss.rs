@@ -412,10 +412,17 @@ impl Pool {
 
     /// Waits on the host for everything that the pool's free memory waits for, and makes it idle.
     pub fn wait_for_pending(&self) -> Result<()> {
+        crate::stream::finish_retirements();
         let marks = lock(&self.state).order.all_marks();
         let mut waited = Ok(());
-        for mark in marks.iter().filter(|mark| !mark.is_lost()) {
-            waited = waited.and(mark.wait_on_host());
+        for mark in &marks {
+            // A capture that kept everybody from the stream may be over.
+            if mark.core().was_capturing() {
+                let _ = mark.waits_for_a_capture();
+            }
+            if !mark.is_lost() {
+                waited = waited.and(mark.wait_on_host());
+            }
         }
         let (done, left): (Vec<Arc<Fence>>, Vec<Arc<Fence>>) =
             marks.into_iter().partition(|mark| mark.is_done());
