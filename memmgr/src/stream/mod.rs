@@ -141,7 +141,8 @@ impl Stream {
     /// which has a type of its own ([`PerThreadStream`]).
     ///
     /// Dropping the last handle waits for calls of the manager on other threads that use the stream at that moment, so
-    /// that its owner may destroy it afterwards; it must not happen in a host function.
+    /// that its owner may destroy it afterwards; it must not happen in a host function, nor while the stream is captured: what
+    /// it left in pools would never be used again.
     ///
     /// # Safety
     /// `stream` is a live `cudaStream_t` and stays so until the last handle made from it is dropped.
