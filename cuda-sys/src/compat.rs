@@ -118,6 +118,56 @@ pub fn driver_entry_point(name: &CStr, version: c_uint) -> Result<*mut c_void, c
     Ok(address)
 }
 
+/// The id of a context, which is never given to another one (`cuCtxGetId`); of the current one if the handle is 0.
+///
+/// Leaves no error behind.
+///
+/// # Errors
+///
+/// The driver's code: 201 if there is no such context, 709 if it was destroyed (by `cudaDeviceReset`, for example); 500 with a
+/// driver from before 12.0, which cannot tell.
+pub fn context_id(context: usize) -> Result<u64, i32> {
+    type GetId = unsafe extern "C" fn(*mut c_void, *mut c_ulonglong) -> c_int;
+    static FUNCTION: std::sync::OnceLock<Option<GetId>> = std::sync::OnceLock::new();
+    let function = FUNCTION.get_or_init(|| {
+        let address = quietly(|| driver_entry_point(c"cuCtxGetId", 12000)).ok()?;
+        // SAFETY: the driver's function of that name and version has this signature.
+        Some(unsafe { mem::transmute::<*mut c_void, GetId>(address) })
+    });
+    let get_id = function.ok_or(cudaError::cudaErrorSymbolNotFound.0 as i32)?;
+    let mut id = 0;
+    // SAFETY: the driver answers a handle that names no context with an error, and writes through a pointer to one number.
+    let error = unsafe { get_id(ptr::with_exposed_provenance_mut(context), &mut id) };
+    if error == 0 { Ok(id) } else { Err(error) }
+}
+
+/// The handle of the context that is current on this thread; `None` if there is none. Leaves no error behind.
+pub fn current_context() -> Option<usize> {
+    type GetCurrent = unsafe extern "C" fn(*mut *mut c_void) -> c_int;
+    static FUNCTION: std::sync::OnceLock<Option<GetCurrent>> = std::sync::OnceLock::new();
+    let get_current = (*FUNCTION.get_or_init(|| {
+        let address = quietly(|| driver_entry_point(c"cuCtxGetCurrent", 4000)).ok()?;
+        // SAFETY: the driver's function of that name and version has this signature.
+        Some(unsafe { mem::transmute::<*mut c_void, GetCurrent>(address) })
+    }))?;
+    let mut context = ptr::null_mut();
+    // SAFETY: the function writes through a pointer to one pointer.
+    let error = unsafe { get_current(&mut context) };
+    (error == 0 && !context.is_null()).then(|| context.expose_provenance())
+}
+
+/// Takes an error that `f` has left out of `cudaGetLastError`, if there was none before.
+fn quietly<T>(f: impl FnOnce() -> T) -> T {
+    // SAFETY: the functions have no preconditions.
+    let before = unsafe { crate::cudaPeekAtLastError() };
+    let value = f();
+    if before == cudaError::cudaSuccess {
+        // SAFETY: as above.
+        unsafe { crate::cudaGetLastError() };
+    }
+    value
+}
+
 /// The device that a stream belongs to.
 ///
 /// By `cudaStreamGetDevice`; where the headers lack it (before 12.8) by the driver: the context of the stream is made current

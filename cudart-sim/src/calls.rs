@@ -35,10 +35,13 @@ table! {
     cudaGetDriverEntryPoint cudaGetDriverEntryPointByVersion
     make_cudaPitchedPtr make_cudaPos make_cudaExtent
 
-    cuGetErrorName cuCtxGetCurrent cuCtxGetDevice cuMemGetAddressRange cuMemAddressReserve cuMemAddressFree
+    cuGetErrorName cuCtxGetCurrent cuCtxGetId cuCtxGetDevice cuMemGetAddressRange cuMemAddressReserve cuMemAddressFree
     cuMemCreate cuMemRelease cuMemMap cuMemUnmap cuMemSetAccess cuMemGetAllocationGranularity
     cuMemRetainAllocationHandle cuPointerGetAttribute
 }
+
+/// The version of the driver that brought memory pools.
+pub(crate) const POOLS_SINCE: i32 = 11_020;
 
 /// How many functions there are.
 pub(crate) const COUNT: usize = NAMES.len();
@@ -48,6 +51,40 @@ impl Call {
     #[cfg(test)]
     pub(crate) fn name(self) -> &'static str {
         NAMES.get(self as usize).copied().unwrap_or("?")
+    }
+
+    /// Whether it answers something else than a code.
+    pub(crate) fn answers_no_code(self) -> bool {
+        matches!(
+            self,
+            Call::cudaGetErrorName
+                | Call::cudaGetErrorString
+                | Call::make_cudaPitchedPtr
+                | Call::make_cudaPos
+                | Call::make_cudaExtent
+        )
+    }
+
+    /// Since which version of the driver it works, where that is a version at which a runtime of the same major version
+    /// could meet an older driver.
+    pub(crate) fn since(self) -> i32 {
+        match self {
+            Call::cudaDeviceGetDefaultMemPool
+            | Call::cudaDeviceSetMemPool
+            | Call::cudaDeviceGetMemPool
+            | Call::cudaMallocAsync
+            | Call::cudaFreeAsync
+            | Call::cudaMallocFromPoolAsync
+            | Call::cudaMemPoolTrimTo
+            | Call::cudaMemPoolSetAttribute
+            | Call::cudaMemPoolGetAttribute
+            | Call::cudaMemPoolSetAccess
+            | Call::cudaMemPoolGetAccess
+            | Call::cudaMemPoolCreate
+            | Call::cudaMemPoolDestroy => POOLS_SINCE,
+            Call::cudaStreamGetDevice => 12_080,
+            _ => 0,
+        }
     }
 
     /// The entry with that C name.

@@ -10,11 +10,11 @@ use crate::error::{Answer, INVALID_VALUE, NOT_SUPPORTED};
 use crate::graph::{Body, Node, Object, Step};
 use crate::memory::{Block, Source};
 use crate::runtime::{Runtime, lock};
+use crate::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::sys::cudaError;
 use crate::work::Work;
 use crate::{check, thread};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 const FORBIDDEN: cudaError = cudaError::cudaErrorStreamCaptureUnsupported;
 const INVALIDATED: cudaError = cudaError::cudaErrorStreamCaptureInvalidated;

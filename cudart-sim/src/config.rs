@@ -75,10 +75,20 @@ pub struct Config {
     pub devices: Vec<DeviceConfig>,
     /// False: every call answers `cudaErrorInsufficientDriver`.
     pub driver: bool,
+    /// What `cudaDriverGetVersion` tells, as 1000 × major + 10 × minor. If the major version is lower than the runtime's,
+    /// every call answers `cudaErrorInsufficientDriver`; a call that came later than the driver answers
+    /// `cudaErrorCallRequiresNewerDriver`.
+    pub driver_version: i32,
+    /// What `cudaRuntimeGetVersion` tells: the runtime that an old driver has to be old enough for. The functions and
+    /// structures stay those of 13.0.
+    pub runtime_version: i32,
     /// When work runs.
     pub schedule: Schedule,
     /// Under [`Schedule::Lazy`]: how long work lies before it runs without being asked for.
     pub patience: Duration,
+    /// Under [`Schedule::Random`]: delays are shorter than this. What is drawn below a microsecond is no sleep; the work
+    /// still goes from thread to thread.
+    pub random_delay: Duration,
     /// How many operations a stream takes beyond the running one before the caller is made to wait.
     pub queue_depth: usize,
     /// How long things take; `None`: no model.
@@ -93,8 +103,11 @@ impl Default for Config {
         Config {
             devices: vec![DeviceConfig::default()],
             driver: true,
+            driver_version: 13_000,
+            runtime_version: 13_000,
             schedule: Schedule::Eager,
             patience: Duration::from_secs(1),
+            random_delay: Duration::from_micros(300),
             queue_depth: 1021,
             time: None,
             fresh: None,
@@ -117,7 +130,8 @@ impl Config {
 
     /// The defaults, changed by the environment: `CUDART_SIM_DEVICES`, `CUDART_SIM_MEMORY`, `CUDART_SIM_DRIVER=none`,
     /// `CUDART_SIM_SCHEDULE=eager|lazy|random:SEED`, `CUDART_SIM_TIME=model`, `CUDART_SIM_QUEUE`, `CUDART_SIM_FRESH`,
-    /// `CUDART_SIM_VIRTUAL_MEMORY=0|1` (for every device). A variable that is empty counts as unset; a value that cannot
+    /// `CUDART_SIM_VIRTUAL_MEMORY=0|1` and `CUDART_SIM_MEMORY_POOLS=0|1` (for every device),
+    /// `CUDART_SIM_DRIVER_VERSION`, `CUDART_SIM_RUNTIME_VERSION`. A variable that is empty counts as unset; a value that cannot
     /// be read is reported on stderr and counts as unset too.
     pub fn from_env() -> Config {
         Config::default().or_env()
@@ -170,12 +184,30 @@ impl Config {
                 device.virtual_memory = supported;
             }
         }
+        if let Some(supported) = read(&get, "CUDART_SIM_MEMORY_POOLS", "0 or 1", |t| match t {
+            "0" => Some(false),
+            "1" => Some(true),
+            _ => None,
+        }) {
+            for device in &mut self.devices {
+                device.memory_pools = supported;
+            }
+        }
         if let Some(driver) = read(&get, "CUDART_SIM_DRIVER", "none or yes", |t| match t {
             "none" => Some(false),
             "yes" => Some(true),
             _ => None,
         }) {
             self.driver = driver;
+        }
+        for (name, version) in [
+            ("CUDART_SIM_DRIVER_VERSION", &mut self.driver_version),
+            ("CUDART_SIM_RUNTIME_VERSION", &mut self.runtime_version),
+        ] {
+            let accepted = "1000 times the major version and 10 times the minor one, as 11020";
+            if let Some(told) = read(&get, name, accepted, |t| t.parse().ok().filter(|v| *v > 0)) {
+                *version = told;
+            }
         }
         if let Some(schedule) = read(
             &get,
@@ -275,6 +307,9 @@ mod tests {
                     "CUDART_SIM_DRIVER" => "none",
                     "CUDART_SIM_TIME" => "model",
                     "CUDART_SIM_VIRTUAL_MEMORY" => "0",
+                    "CUDART_SIM_MEMORY_POOLS" => "0",
+                    "CUDART_SIM_DRIVER_VERSION" => "12080",
+                    "CUDART_SIM_RUNTIME_VERSION" => "12090",
                     _ => return None,
                 }
                 .into(),
@@ -282,7 +317,11 @@ mod tests {
         });
         assert_eq!(config.devices.len(), 2);
         assert_eq!(config.devices[1].memory, 1 << 30);
-        assert!(!config.devices[0].virtual_memory);
+        assert!(!config.devices[0].virtual_memory && !config.devices[1].memory_pools);
+        assert_eq!(
+            (config.driver_version, config.runtime_version),
+            (12_080, 12_090)
+        );
         assert_eq!(config.schedule, Schedule::Random(7));
         assert!(!config.driver);
         assert!(config.time.is_some());

@@ -5,8 +5,8 @@
 
 use crate::error::Answer;
 use crate::mirror::{Mirror, copy_bytes, fill_bytes};
+use crate::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
 
 const PAGE: usize = 4096;
 /// The unit in which it is remembered whether anything was written.

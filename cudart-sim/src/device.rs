@@ -7,6 +7,7 @@ use crate::config::DeviceConfig;
 use crate::contents::Space;
 use crate::error::{Answer, OUT_OF_MEMORY};
 use crate::heap::Ranges;
+use crate::limit::{Limits, Use};
 use std::sync::Arc;
 
 /// The unit in which memory is taken from a device.
@@ -21,6 +22,7 @@ pub(crate) struct Device {
     pub(crate) config: DeviceConfig,
     space: Option<Arc<Space>>,
     used: u64,
+    pub(crate) limits: Limits,
     pages: Ranges,
     small: Ranges,
     pub(crate) default_pool: usize,
@@ -42,6 +44,7 @@ impl Device {
             config,
             space: None,
             used: 0,
+            limits: Limits::default(),
             pages: Ranges::new(),
             small: Ranges::new(),
             default_pool: 0,
@@ -59,7 +62,8 @@ impl Device {
 
     /// Bytes of capacity that nothing holds.
     pub(crate) fn available(&self) -> u64 {
-        (self.capacity() / PAGE * PAGE).saturating_sub(self.used)
+        let most = self.limits.device.unwrap_or(u64::MAX).min(self.capacity());
+        (most / PAGE * PAGE).saturating_sub(self.used)
     }
 
     /// The device's memory, if it has been used.
@@ -101,9 +105,16 @@ impl Device {
         Err(refused)
     }
 
-    /// Takes whole pages.
-    pub(crate) fn take_pages(&mut self, len: u64) -> Answer<u64> {
+    /// Takes whole pages for a pool, or as physical memory.
+    pub(crate) fn take_pages(&mut self, len: u64, by: Use) -> Answer<u64> {
         let len = round_up(len, PAGE)?;
+        self.limits.room(by, len)?;
+        let start = self.pages(len)?;
+        self.limits.taken(by, len);
+        Ok(start)
+    }
+
+    fn pages(&mut self, len: u64) -> Answer<u64> {
         if len > self.available() {
             return Err(OUT_OF_MEMORY);
         }
@@ -120,8 +131,13 @@ impl Device {
         }
     }
 
-    /// Gives pages back.
-    pub(crate) fn give_pages(&mut self, start: u64, len: u64) {
+    /// Gives back what [`take_pages`](Device::take_pages) took.
+    pub(crate) fn give_pages(&mut self, start: u64, len: u64, by: Use) {
+        self.limits.given(by, len);
+        self.pages_back(start, len);
+    }
+
+    fn pages_back(&mut self, start: u64, len: u64) {
         if let Some(space) = &self.space {
             space.discard((start - space.base()) as usize, len as usize);
             let (base, end) = (space.base(), space.base() + space.len() as u64);
@@ -132,15 +148,22 @@ impl Device {
 
     /// Takes a block as `cudaMalloc` does.
     pub(crate) fn take(&mut self, size: u64) -> Answer<u64> {
+        self.limits.room(Use::Malloc, size)?;
+        let start = self.block(size)?;
+        self.limits.taken(Use::Malloc, size);
+        Ok(start)
+    }
+
+    fn block(&mut self, size: u64) -> Answer<u64> {
         let len = round_up(size, GRANULE)?;
         if len > SMALL {
-            return self.take_pages(len);
+            return self.pages(round_up(len, PAGE)?);
         }
         if let Some((start, _)) = self.small.take(len) {
             self.refresh(start, len);
             return Ok(start);
         }
-        let page = self.take_pages(PAGE)?;
+        let page = self.pages(PAGE)?;
         self.small.insert(page, PAGE, 0, (page, page + PAGE));
         let (start, _) = self.small.take(len).ok_or(OUT_OF_MEMORY)?;
         Ok(start)
@@ -148,19 +171,20 @@ impl Device {
 
     /// Gives back a block that [`take`](Device::take) returned for that size.
     pub(crate) fn give(&mut self, start: u64, size: u64) {
+        self.limits.given(Use::Malloc, size);
         let Ok(len) = round_up(size, GRANULE) else {
             return;
         };
         if len > SMALL {
             if let Ok(len) = round_up(len, PAGE) {
-                self.give_pages(start, len);
+                self.pages_back(start, len);
             }
             return;
         }
         let page = start / PAGE * PAGE;
         if self.small.insert(start, len, 0, (page, page + PAGE)) == (page, PAGE) {
             self.small.remove(page);
-            self.give_pages(page, PAGE);
+            self.pages_back(page, PAGE);
         }
     }
 }

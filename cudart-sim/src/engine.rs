@@ -9,10 +9,11 @@ use crate::check;
 use crate::config::{Schedule, TimeModel};
 pub(crate) use crate::stream::{Kind, Point};
 use crate::stream::{Op, State, Stream};
+use crate::sync::Instant;
 use crate::trace;
 use crate::work::Work;
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// All streams, and what is ready to run.
 pub(crate) struct Engine {
@@ -31,11 +32,14 @@ pub(crate) struct Engine {
     pub(crate) starting: usize,
     pub(crate) idle: usize,
     pub(crate) notified: usize,
+    /// Something is ready for which no thread could be had.
+    pub(crate) short_of_threads: bool,
     pub(crate) host_waiters: usize,
     pub(crate) blocked_on_full: usize,
     pub(crate) watchdog: bool,
     pub(crate) schedule: Schedule,
     pub(crate) patience: Duration,
+    pub(crate) random_delay: Duration,
     pub(crate) depth: usize,
     pub(crate) time: Option<TimeModel>,
     random: u64,
@@ -58,11 +62,13 @@ impl Engine {
             starting: 0,
             idle: 0,
             notified: 0,
+            short_of_threads: false,
             host_waiters: 0,
             blocked_on_full: 0,
             watchdog: false,
             schedule: Schedule::Eager,
             patience: Duration::from_secs(1),
+            random_delay: Duration::ZERO,
             depth: 1021,
             time: None,
             random: 1,
@@ -491,11 +497,15 @@ impl Engine {
             .is_none_or(|s| s.uid != point.uid || s.observed >= point.seq)
     }
 
-    /// A number for the random schedule.
-    pub(crate) fn draw(&mut self) -> u64 {
+    /// How long the next operation is held back.
+    pub(crate) fn delay(&mut self) -> Duration {
+        let Schedule::Random(_) = self.schedule else {
+            return Duration::ZERO;
+        };
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        self.random
+        let most = self.random_delay.as_micros().max(1);
+        Duration::from_micros((u128::from(self.random) % most) as u64)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::calls::Call;
 use crate::error::{Answer, NOT_READY};
-use crate::sys::{CUresult, cudaError};
+use crate::sys::{CUresult, cudaError, cudaStream_t};
 use crate::{capture, counters, fault, runtime, thread};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -17,11 +17,34 @@ pub(crate) enum Needs {
     Context,
 }
 
+/// An argument of a C function: whether it is a stream. The method of the type that is one goes before the trait's.
+pub(crate) struct Argument<T>(pub(crate) T);
+
+impl Argument<cudaStream_t> {
+    pub(crate) fn stream(&self) -> Option<usize> {
+        Some(self.0 as usize)
+    }
+}
+
+/// What all other arguments are.
+pub(crate) trait NoStream {
+    fn stream(&self) -> Option<usize> {
+        None
+    }
+}
+
+impl<T> NoStream for Argument<T> {}
+
 /// Runs the body of a C function. A failure becomes this thread's last error, except "not ready", which is none.
-/// A panic inside (a defect of the simulator) is caught and answered with `cudaErrorUnknown`.
-pub(crate) fn enter(call: Call, needs: Needs, body: impl FnOnce() -> Answer) -> cudaError {
+/// `stream`: the first one among its arguments. A panic inside (a defect of the simulator) is caught and answered with `cudaErrorUnknown`.
+pub(crate) fn enter(
+    call: Call,
+    stream: Option<usize>,
+    needs: Needs,
+    body: impl FnOnce() -> Answer,
+) -> cudaError {
     counters::count(call);
-    run(Some(call), needs, body)
+    run(Some((call, stream)), needs, body)
 }
 
 /// As [`enter`], for what is no C function: not counted, and no fault can be set for it.
@@ -32,11 +55,14 @@ pub(crate) fn enter_named(needs: Needs, body: impl FnOnce() -> Answer) -> cudaEr
 /// As [`enter`], for a function of the driver: its failures leave no last error.
 pub(crate) fn enter_driver(call: Call, needs: Needs, body: impl FnOnce() -> Answer) -> CUresult {
     counters::count(call);
-    let answer = gate().and_then(|()| answer(Some(call), needs, body));
+    let answer = gate().and_then(|()| answer(Some((call, None)), needs, body));
     CUresult(answer.map_or_else(|code| code.0, |()| 0))
 }
 
-fn run(call: Option<Call>, needs: Needs, body: impl FnOnce() -> Answer) -> cudaError {
+/// A function, and the stream that it is given.
+type Called = (Call, Option<usize>);
+
+fn run(call: Option<Called>, needs: Needs, body: impl FnOnce() -> Answer) -> cudaError {
     if let Err(code) = gate() {
         return code;
     }
@@ -51,12 +77,17 @@ fn run(call: Option<Call>, needs: Needs, body: impl FnOnce() -> Answer) -> cudaE
     }
 }
 
-fn answer(call: Option<Call>, needs: Needs, body: impl FnOnce() -> Answer) -> Answer {
-    match call.and_then(fault::injected) {
+fn answer(call: Option<Called>, needs: Needs, body: impl FnOnce() -> Answer) -> Answer {
+    match call.and_then(|(call, stream)| fault::injected(call, stream)) {
         Some(code) => Err(code),
         None => catch_unwind(AssertUnwindSafe(|| {
             usable(needs)?;
-            call.map_or(Ok(()), capture::gate)?;
+            if let Some((call, _)) = call {
+                if call.since() > runtime::driver_version() {
+                    return Err(cudaError::cudaErrorCallRequiresNewerDriver);
+                }
+                capture::gate(call)?;
+            }
             body()
         }))
         .unwrap_or(Err(cudaError::cudaErrorUnknown)),
@@ -89,6 +120,9 @@ fn usable(needs: Needs) -> Answer {
         && let Some(code) = runtime::broken(thread::device())
     {
         return Err(code);
+    }
+    if needs == Needs::Context {
+        runtime::make_context(thread::device());
     }
     Ok(())
 }

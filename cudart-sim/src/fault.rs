@@ -2,6 +2,7 @@
 
 use crate::calls::Call;
 use crate::sys::cudaError;
+use crate::{runtime, thread};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::ThreadId;
@@ -11,6 +12,8 @@ struct Rule {
     code: cudaError,
     thread: ThreadId,
     any_thread: AtomicBool,
+    /// One more than the device; 0: any.
+    device: AtomicU64,
     skip: AtomicU64,
     left: AtomicU64,
     fired: AtomicU64,
@@ -23,14 +26,30 @@ fn rules() -> MutexGuard<'static, Vec<Arc<Rule>>> {
     RULES.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// The code with which this call is to fail, if a fault is set for it.
-pub(crate) fn injected(call: Call) -> Option<cudaError> {
+/// The device that a call is for: that of the stream it is given, if it is given one that lives, else the current one.
+fn device_of(stream: Option<usize>) -> u64 {
+    // Handles up to 2 are the default streams of the current device.
+    let named = stream.filter(|s| *s > 2).and_then(|handle| {
+        let rt = runtime::lock();
+        let (slot, _) = rt.streams.get(handle)?;
+        rt.engine.stream(*slot).map(|s| s.device)
+    });
+    u64::from(named.unwrap_or_else(thread::device))
+}
+
+/// The code with which this call is to fail, if a fault is set for it; `stream`: the one that it is given.
+pub(crate) fn injected(call: Call, stream: Option<usize>) -> Option<cudaError> {
     if ACTIVE.load(Relaxed) == 0 {
         return None;
     }
+    let device = device_of(stream);
     let me = std::thread::current().id();
     for rule in rules().iter() {
-        if rule.call != call || !(rule.any_thread.load(Relaxed) || rule.thread == me) {
+        let chosen = rule.device.load(Relaxed);
+        if rule.call != call
+            || !(rule.any_thread.load(Relaxed) || rule.thread == me)
+            || !(chosen == 0 || chosen == device + 1)
+        {
             continue;
         }
         // The lock is held: these need not be one atomic step.
@@ -50,8 +69,8 @@ pub(crate) fn injected(call: Call) -> Option<cudaError> {
 pub struct Fault(Arc<Rule>);
 
 /// Makes the function of this name answer `code` instead of doing its work: the next call that this thread makes,
-/// unless [`after`](Fault::after), [`times`](Fault::times) or [`any_thread`](Fault::any_thread) say otherwise.
-/// A failed call leaves its code as the last error, as every failed call does.
+/// unless [`after`](Fault::after), [`times`](Fault::times), [`any_thread`](Fault::any_thread) or
+/// [`on_device`](Fault::on_device) say otherwise. A failed call leaves its code as the last error, as every failed call does.
 ///
 /// ```
 /// use cudart_sim::sys;
@@ -63,16 +82,20 @@ pub struct Fault(Arc<Rule>);
 /// ```
 ///
 /// # Panics
-/// If no function of that name is exported.
+/// If no function of that name is exported, or if it answers no code (`cudaGetErrorName`, `make_cudaPos` …).
 pub fn fail(name: &str, code: cudaError) -> Fault {
     let Some(call) = Call::find(name) else {
         panic!("cudart-sim: there is no function {name}");
     };
+    if call.answers_no_code() {
+        panic!("cudart-sim: {name} answers no code that it could fail with");
+    }
     let rule = Arc::new(Rule {
         call,
         code,
         thread: std::thread::current().id(),
         any_thread: AtomicBool::new(false),
+        device: AtomicU64::new(0),
         skip: AtomicU64::new(0),
         left: AtomicU64::new(1),
         fired: AtomicU64::new(0),
@@ -98,6 +121,13 @@ impl Fault {
     /// Fails calls of every thread, not of this one only.
     pub fn any_thread(self) -> Self {
         self.0.any_thread.store(true, Relaxed);
+        self
+    }
+
+    /// Fails calls for this device alone; others are not counted. A call is for the device of the stream that it is
+    /// given, and without one for the current device of its thread.
+    pub fn on_device(self, device: u32) -> Self {
+        self.0.device.store(u64::from(device) + 1, Relaxed);
         self
     }
 

@@ -9,10 +9,11 @@ use crate::engine::Point;
 use crate::handles::Handles;
 use crate::memory::Source;
 use crate::runtime::Runtime;
+use crate::sync::{Mutex, spawn};
 use crate::thread;
 use crate::work::{Place, Shape, Work};
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 /// How many graphs may be in one another.
 const MOST_NESTED: u32 = 32;
@@ -85,20 +86,34 @@ impl Object {
     }
 }
 
+/// The destructor of an object that is gone, its argument, and what the host knows then.
+type Gone = (unsafe extern "C" fn(*mut c_void), usize, Vec<check::Seen>);
+static GONE: Mutex<Vec<Gone>> = Mutex::new(Vec::new());
+
+/// Calls the destructors that wait.
+fn destroy_gone() {
+    loop {
+        let next = GONE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let Some((destroy, data, told)) = next else {
+            return;
+        };
+        told.iter().for_each(check::host_behind);
+        thread::with(|t| t.in_host_function.set(true));
+        // SAFETY: the program gave the function for this one call with this argument.
+        unsafe { destroy(data as *mut c_void) };
+        thread::with(|t| t.in_host_function.set(false));
+    }
+}
+
 impl Drop for Object {
     fn drop(&mut self) {
-        let (destroy, data) = (self.destroy, self.data);
         let told = std::mem::take(self.told.get_mut().unwrap_or_else(PoisonError::into_inner));
-        // The lock of the runtime may be held here, and the function may take its time.
-        let spawned = std::thread::Builder::new().spawn(move || {
-            told.iter().for_each(check::host_behind);
-            thread::with(|t| t.in_host_function.set(true));
-            // SAFETY: the program gave the function for this one call with this argument.
-            unsafe { destroy(data as *mut c_void) };
-        });
-        if let Err(error) = spawned {
-            eprintln!("cudart-sim: no thread for the destructor of a user object: {error}");
-        }
+        GONE.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((self.destroy, self.data, told));
+        // The lock of the runtime may be held here, and the function may take its time. Without a thread it is called when
+        // the next object goes.
+        spawn("cudart-sim destructor", destroy_gone);
     }
 }
 

@@ -22,6 +22,15 @@
 //! }
 //! ```
 //!
+//! A test takes a machine of its own, lazy and checked:
+//!
+//! ```
+//! # fn main() {
+//! let _machine = cudart_sim::testing::Machine::new();
+//! // … CUDA calls. At the end the test fails if two accesses to the same memory had no order.
+//! # }
+//! ```
+//!
 //! # Inside
 //!
 //! One lock guards everything (`runtime.rs`); work runs outside it (`worker.rs`). `engine.rs` decides what may run,
@@ -48,11 +57,16 @@ mod graph;
 mod handles;
 mod heap;
 mod kernel;
+mod limit;
 mod memory;
 mod mirror;
+#[cfg(shuttle)]
+pub mod model;
 mod pool;
 mod runtime;
 mod stream;
+mod sync;
+pub mod testing;
 mod thread;
 mod timing;
 mod trace;
@@ -72,6 +86,7 @@ pub use control::{
 pub use counters::{calls, thread_calls, thread_calls_of};
 pub use fault::{Fault, fail};
 pub use kernel::{KernelView, Range, launch, launch_for, launch_host, read_device};
+pub use limit::{Limited, limit};
 
 /// The types and signatures of the CUDA runtime that is simulated.
 pub mod sys {

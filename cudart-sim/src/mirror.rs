@@ -6,6 +6,7 @@
 //! The mirror is not inherited by forked children.
 
 use crate::error::{Answer, OUT_OF_MEMORY};
+use crate::limit;
 
 /// A reserved range of addresses and the mapping of its bytes. Addresses are plain numbers: nothing here is borrowed.
 #[derive(Debug)]
@@ -141,19 +142,37 @@ impl Drop for Mirror {
     }
 }
 
-/// Maps ordinary memory, zeroed, page-aligned: what `cudaHostAlloc` hands out.
+/// What lies on both sides of host memory, without access: whoever runs over the end of it faults.
+const GUARD: usize = 4096;
+
+/// Maps ordinary memory of whole pages, zeroed, between guard pages: what `cudaHostAlloc` hands out.
 pub(crate) fn map_host(len: usize) -> Option<usize> {
-    map(
-        len,
-        libc::PROT_READ | libc::PROT_WRITE,
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-        -1,
-    )
+    let padded = len.checked_add(2 * GUARD)?;
+    if !limit::host_taken(len) {
+        return None;
+    }
+    let access = |start: usize| {
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: inside the mapping just made, which nobody else knows.
+        unsafe { libc::mprotect((start + GUARD) as *mut libc::c_void, len, both) == 0 }
+    };
+    let plain = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let Some(start) = map(padded, libc::PROT_NONE, plain, -1) else {
+        limit::host_given(len);
+        return None;
+    };
+    if !access(start) {
+        unmap(start, padded);
+        limit::host_given(len);
+        return None;
+    }
+    Some(start + GUARD)
 }
 
 /// Unmaps what [`map_host`] mapped. The caller knows that nobody uses it any more, as the caller of `cudaFreeHost` must.
 pub(crate) fn unmap_host(at: usize, len: usize) {
-    unmap(at, len);
+    limit::host_given(len);
+    unmap(at - GUARD, len + 2 * GUARD);
 }
 
 /// Copies bytes as the device would: the ranges may overlap, and nothing is promised while somebody else writes them.

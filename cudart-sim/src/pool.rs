@@ -9,6 +9,7 @@ use crate::device::{Device, GRANULE, PAGE, round_up};
 use crate::engine::{Engine, Point};
 use crate::error::{Answer, OUT_OF_MEMORY};
 use crate::heap::Ranges;
+use crate::limit::Use;
 use crate::mirror::{map_host, unmap_host};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -247,7 +248,7 @@ impl Pool {
                 Location::Device(d) => devices
                     .get_mut(d as usize)
                     .ok_or(OUT_OF_MEMORY)
-                    .and_then(|d| d.take_pages(size)),
+                    .and_then(|d| d.take_pages(size, Use::Pools)),
                 Location::Host => usize::try_from(size)
                     .ok()
                     .and_then(map_host)
@@ -328,7 +329,7 @@ impl Pool {
         match self.location {
             Location::Device(d) => {
                 if let Some(device) = devices.get_mut(d as usize) {
-                    device.give_pages(start, len);
+                    device.give_pages(start, len, Use::Pools);
                 }
             }
             Location::Host => unmap_host(start as usize, len as usize),

@@ -11,19 +11,26 @@ use crate::graph::Graphs;
 use crate::handles::Handles;
 use crate::memory::Memory;
 use crate::pool::{Location, Pool};
+use crate::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 use crate::sys::cudaError;
 use crate::vmm::Vmm;
-use crate::{mirror, thread, worker};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use crate::{limit, mirror, thread, worker};
 
 static RUNTIME: Mutex<Runtime> = Mutex::new(Runtime::new());
 static STARTED: AtomicBool = AtomicBool::new(false);
 static NO_DRIVER: AtomicBool = AtomicBool::new(false);
+static DRIVER_VERSION: AtomicI32 = AtomicI32::new(0);
+static RUNTIME_VERSION: AtomicI32 = AtomicI32::new(0);
 static UNLOADED: AtomicBool = AtomicBool::new(false);
 static FORKED: AtomicBool = AtomicBool::new(false);
 static DEVICES: AtomicUsize = AtomicUsize::new(0);
 static EPOCH: AtomicU64 = AtomicU64::new(1);
+/// The id of each device's context: none yet, or how many there were before.
+static CONTEXTS: [AtomicU64; MAX_DEVICES] = [const { AtomicU64::new(NO_CONTEXT) }; MAX_DEVICES];
+static NEXT_CONTEXT: AtomicU64 = AtomicU64::new(1);
+const NO_CONTEXT: u64 = 0;
+const DESTROYED: u64 = u64::MAX;
 static BROKEN: [AtomicU32; MAX_DEVICES] = [const { AtomicU32::new(0) }; MAX_DEVICES];
 
 /// The lock, held.
@@ -66,9 +73,19 @@ pub(crate) fn set_unloaded(unloaded: bool) {
     UNLOADED.store(unloaded, Ordering::Relaxed);
 }
 
-/// Whether there is no driver.
+/// Whether there is no driver, or one that is too old for the runtime.
 pub(crate) fn no_driver() -> bool {
     NO_DRIVER.load(Ordering::Relaxed)
+}
+
+/// The version of the driver; 0: there is none.
+pub(crate) fn driver_version() -> i32 {
+    DRIVER_VERSION.load(Ordering::Relaxed)
+}
+
+/// The version of the runtime.
+pub(crate) fn runtime_version() -> i32 {
+    RUNTIME_VERSION.load(Ordering::Relaxed)
 }
 
 /// How many devices there are.
@@ -90,6 +107,37 @@ pub(crate) fn broken(device: u32) -> Option<cudaError> {
 pub(crate) fn set_broken(device: u32, code: u32) {
     if let Some(place) = BROKEN.get(device as usize) {
         place.store(code, Ordering::Relaxed);
+    }
+}
+
+/// The id of a device's context. 201 where there is none yet, 709 where a reset has taken it.
+pub(crate) fn context(device: u32) -> Answer<u64> {
+    match CONTEXTS
+        .get(device as usize)
+        .map(|c| c.load(Ordering::Relaxed))
+    {
+        None | Some(NO_CONTEXT) => Err(cudaError::cudaErrorDeviceUninitialized),
+        Some(DESTROYED) => Err(cudaError::cudaErrorContextIsDestroyed),
+        Some(id) => Ok(id),
+    }
+}
+
+/// A call that needs a context makes one.
+pub(crate) fn make_context(device: u32) {
+    if let Some(place) = CONTEXTS.get(device as usize)
+        && matches!(place.load(Ordering::Relaxed), NO_CONTEXT | DESTROYED)
+    {
+        place.store(
+            NEXT_CONTEXT.fetch_add(1, Ordering::Relaxed),
+            Ordering::Relaxed,
+        );
+    }
+}
+
+/// A reset takes the context.
+pub(crate) fn destroy_context(device: u32) {
+    if let Some(place) = CONTEXTS.get(device as usize) {
+        place.store(DESTROYED, Ordering::Relaxed);
     }
 }
 
@@ -140,6 +188,7 @@ impl Runtime {
         self.engine.restart(count);
         self.engine.schedule = Schedule::Eager;
         self.engine.patience = config.patience;
+        self.engine.random_delay = config.random_delay;
         self.engine.depth = config.queue_depth.max(1);
         self.engine.time = config.time.clone();
         self.engine.set_schedule(config.schedule);
@@ -162,7 +211,16 @@ impl Runtime {
             }
             set_broken(ordinal as u32, 0);
         }
-        NO_DRIVER.store(!config.driver, Ordering::Relaxed);
+        let driver = if config.driver {
+            config.driver_version
+        } else {
+            0
+        };
+        // Versions that differ in the minor number alone get along.
+        let too_old = driver / 1000 < config.runtime_version / 1000;
+        NO_DRIVER.store(!config.driver || too_old, Ordering::Relaxed);
+        DRIVER_VERSION.store(driver, Ordering::Relaxed);
+        RUNTIME_VERSION.store(config.runtime_version, Ordering::Relaxed);
         DEVICES.store(count, Ordering::Relaxed);
         STARTED.store(true, Ordering::Release);
     }
@@ -193,6 +251,7 @@ impl Runtime {
             place.store(0, Ordering::Relaxed);
         }
         UNLOADED.store(false, Ordering::Relaxed);
+        limit::lift_host();
         check::restart();
     }
 

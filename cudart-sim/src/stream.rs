@@ -1,8 +1,8 @@
 //! A stream: a queue of operations that complete in order, and points in it.
 
+use crate::sync::Instant;
 use crate::work::Work;
 use std::collections::VecDeque;
-use std::time::Instant;
 
 /// A place in a stream. It is done when the stream has completed that many operations, or is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ pub(crate) struct Thread {
     pub(crate) calls: [Cell<u64>; COUNT],
 }
 
-thread_local! {
+crate::sync::thread_local! {
     static THREAD: Thread = const {
         Thread {
             epoch: Cell::new(0),

@@ -11,10 +11,12 @@ use crate::contents::Space;
 use crate::device::PAGE;
 use crate::error::{Answer, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
 use crate::handles::Handles;
+use crate::limit::Use;
 use crate::mirror;
 use crate::runtime::Runtime;
+use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
-use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
 /// The unit of physical memory and of mappings.
 pub(crate) const GRANULARITY: u64 = PAGE;
@@ -274,7 +276,7 @@ impl Runtime {
         if !device.config.virtual_memory {
             return Err(NOT_SUPPORTED);
         }
-        let start = device.take_pages(len)?;
+        let start = device.take_pages(len, Use::Physical)?;
         let id = self.vmm.next;
         self.vmm.next += 1;
         let physical = Physical {
@@ -289,7 +291,7 @@ impl Runtime {
         let handle = self.vmm.handle(id);
         if handle.is_err() {
             self.vmm.physical.remove(&id);
-            self.device(ordinal)?.give_pages(start, len);
+            self.device(ordinal)?.give_pages(start, len, Use::Physical);
         }
         handle
     }
@@ -318,7 +320,7 @@ impl Runtime {
         self.vmm.physical.remove(&id);
         check::physical_gone(id);
         if let Some(device) = self.devices.get_mut(device as usize) {
-            device.give_pages(start, len);
+            device.give_pages(start, len, Use::Physical);
         }
     }
 

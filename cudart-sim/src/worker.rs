@@ -8,8 +8,8 @@ use crate::config::Schedule;
 use crate::engine::Point;
 use crate::error::{Answer, INVALID_HANDLE, NOT_READY};
 use crate::runtime::{self, Guard};
+use crate::sync::{self, Condvar};
 use crate::work::{Work, now};
-use std::sync::Condvar;
 use std::time::Duration;
 
 static WORK: Condvar = Condvar::new();
@@ -35,19 +35,20 @@ pub(crate) fn wake(rt: &mut Guard, here: usize) {
         .saturating_sub(engine.idle + engine.starting + engine.running_blocking + here);
     let needed =
         (engine.ready_blocking + plain.min(MOST_PLAIN.saturating_sub(busy))).saturating_sub(here);
+    engine.short_of_threads = false;
     while engine.starting + engine.notified < needed {
         if engine.idle > engine.notified {
             engine.notified += 1;
             WORK.notify_one();
-        } else if std::thread::Builder::new()
-            .name("cudart-sim worker".into())
-            .spawn(run)
-            .is_ok()
-        {
+        } else if sync::spawn("cudart-sim worker", run) {
             engine.starting += 1;
             engine.workers += 1;
         } else {
             // The threads that there are, or whoever waits, will take it.
+            engine.short_of_threads = true;
+            if engine.host_waiters > 0 {
+                DONE.notify_all();
+            }
             break;
         }
     }
@@ -83,10 +84,7 @@ fn run_one(mut rt: Guard) -> Guard {
         let blocking = usize::from(work.may_block());
         rt.engine.ready_blocking = rt.engine.ready_blocking.saturating_sub(blocking);
         rt.engine.running_blocking += blocking;
-        let delay = match rt.engine.schedule {
-            Schedule::Random(_) => Duration::from_micros(rt.engine.draw() % 300),
-            _ => Duration::ZERO,
-        };
+        let delay = rt.engine.delay();
         let until = modelled_end(&mut rt, slot, &work);
         let broken = rt
             .engine
@@ -95,14 +93,14 @@ fn run_one(mut rt: Guard) -> Guard {
         let running = check::begin(rt.engine.stream(slot), work.may_block());
         drop(rt);
         if !delay.is_zero() {
-            std::thread::sleep(delay);
+            sync::sleep(delay);
         }
         if !broken {
             work.run();
         }
         drop(running);
         if let Some(rest) = until.and_then(|t| t.checked_sub(now())) {
-            std::thread::sleep(Duration::from_nanos(rest));
+            sync::sleep(Duration::from_nanos(rest));
         }
         rt = runtime::lock();
         rt.engine.running_blocking = rt.engine.running_blocking.saturating_sub(blocking);
@@ -143,15 +141,21 @@ pub(crate) fn wait(rt: Guard, points: &[Point]) -> Guard {
 fn wait_quietly(mut rt: Guard, points: &[Point]) -> Guard {
     rt.engine.demand(points);
     wake(&mut rt, 0);
+    let mut served = false;
     while points.iter().any(|p| !rt.engine.done(*p)) {
-        if rt.engine.workers == 0 && !rt.engine.ready.is_empty() {
+        // Whoever has run one counts as the thread for the next.
+        if (rt.engine.short_of_threads || served) && !rt.engine.ready.is_empty() {
             rt = run_one(rt);
+            served = true;
             continue;
         }
         rt.engine.watch(points);
         rt.engine.host_waiters += 1;
         rt = DONE.wait(rt).unwrap_or_else(|e| e.into_inner());
         rt.engine.host_waiters = rt.engine.host_waiters.saturating_sub(1);
+    }
+    if served {
+        wake(&mut rt, 0);
     }
     rt
 }
@@ -206,10 +210,7 @@ pub(crate) fn submit(
     let point = rt.engine.submit(call, slot, work, after);
     wake(&mut rt, 0);
     if rt.engine.schedule == Schedule::Lazy && !rt.engine.watchdog {
-        rt.engine.watchdog = std::thread::Builder::new()
-            .name("cudart-sim patience".into())
-            .spawn(watch)
-            .is_ok();
+        rt.engine.watchdog = sync::spawn("cudart-sim patience", watch);
     }
     Ok((rt, point))
 }
@@ -237,6 +238,6 @@ fn watch() {
         let pause =
             (rt.engine.patience / 4).clamp(Duration::from_millis(2), Duration::from_millis(250));
         drop(rt);
-        std::thread::sleep(pause);
+        sync::pause(pause);
     }
 }

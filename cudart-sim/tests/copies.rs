@@ -2,7 +2,7 @@
 
 mod common;
 use common::*;
-use cudart_sim::{Config, sys};
+use cudart_sim::sys;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
@@ -21,6 +21,8 @@ fn bytes_go_to_the_device_through_it_and_back() {
         let (a, b, h) = (malloc(n), malloc(n), pinned(n));
         let source: Vec<u8> = (0..n).map(|i| (i * 7 + i / 255) as u8).collect();
         cuda!(cudaMemcpy(a, source.as_ptr().cast(), n, H2D));
+        // A copy of pageable memory may return before its last bytes are on the device.
+        cuda!(cudaDeviceSynchronize());
         cuda!(cudaMemcpyAsync(b, a, n, D2D, s));
         cuda!(cudaMemcpyAsync(h, b, n, D2H, s));
         cuda!(cudaStreamSynchronize(s));
@@ -149,8 +151,7 @@ fn rows_longer_than_their_pitch_are_refused_and_a_pitch_has_no_limit() {
 
 #[test]
 fn filling_the_largest_device_commits_nothing() {
-    let _turn = machine();
-    cudart_sim::configure(Config::devices(1, 141 << 30)).unwrap();
+    let _turn = machine().devices(1, 141 << 30);
     let d = malloc(140 << 30);
     let before = resident();
     for value in [7, 0, 255] {
@@ -177,12 +178,7 @@ fn freed_memory_goes_back_to_the_machine() {
 
 #[test]
 fn fresh_memory_holds_the_byte_that_was_asked_for() {
-    let _turn = machine();
-    cudart_sim::configure(Config {
-        fresh: Some(0xA5),
-        ..Config::default()
-    })
-    .unwrap();
+    let _turn = machine().with(|c| c.fresh = Some(0xA5));
     let holds = |p, size| cudart_sim::read_device(p, size).iter().all(|b| *b == 0xA5);
     for size in [100, 3 << 20] {
         for _ in 0..2 {
@@ -261,8 +257,7 @@ fn page_locked_memory_knows_its_flags_and_its_limits() {
 
 #[test]
 fn what_is_free_follows_what_is_allocated() {
-    let _turn = machine();
-    cudart_sim::configure(Config::devices(1, 64 << 20)).unwrap();
+    let _turn = machine().devices(1, 64 << 20);
     let info = || {
         let (mut free, mut total) = (0, 0);
         assert_eq!(cuda!(cudaMemGetInfo(&mut free, &mut total)), 0);
@@ -284,8 +279,7 @@ fn what_is_free_follows_what_is_allocated() {
 /// Two devices: no GPU has confirmed this yet.
 #[test]
 fn devices_have_memory_of_their_own_and_copies_go_between_them() {
-    let _turn = machine();
-    cudart_sim::configure(Config::devices(2, 1 << 30)).unwrap();
+    let _turn = machine().devices(2, 1 << 30);
     let mut count = 0;
     assert_eq!((cuda!(cudaGetDeviceCount(&mut count)), count), (0, 2));
     let a = malloc(1 << 20);

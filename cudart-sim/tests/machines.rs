@@ -27,8 +27,7 @@ fn without_a_driver_every_call_answers_35_and_the_driver_version_is_0() {
 
 #[test]
 fn without_a_device_calls_answer_100() {
-    let _turn = machine();
-    cudart_sim::configure(Config::devices(0, 0)).unwrap();
+    let _turn = machine().devices(0, 0);
     let mut n = 9;
     assert_eq!(cuda!(cudaGetDeviceCount(&mut n)), 100);
     assert_eq!(cuda!(cudaMalloc(&mut null_mut(), 16)), 100);

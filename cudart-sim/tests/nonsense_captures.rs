@@ -2,7 +2,7 @@
 //! aborts, hangs or leaks.
 
 mod common;
-use common::{event, malloc, stream, under_every_schedule};
+use common::{event, malloc, stream, under_every_schedule, unordered};
 mod cuda;
 use cuda::*;
 use std::ffi::c_void;
@@ -42,6 +42,7 @@ const LENGTHS: &[usize] = &[
 #[test]
 fn captures_and_graphs_answer_whatever_is_done_to_them() {
     under_every_schedule(|| {
+        unordered();
         let mut r = Random(0x1234_5678_9ABC_DEF1);
         let pool = [stream(), stream(), common::blocking_stream()];
         let streams = [
@@ -178,6 +179,7 @@ unsafe extern "C" fn gone(_: *mut c_void) {
 #[test]
 fn virtual_memory_answers_whatever_is_done_to_it() {
     under_every_schedule(|| {
+        unordered();
         let mut r = Random(0xFEED_5678_9ABC_DEF1);
         let mut s = stream();
         let mut ranges: Vec<(u64, usize)> = vec![(0, 0), (CHUNK as u64, CHUNK)];

@@ -104,6 +104,78 @@ fn nodes_of_one_graph_with_no_order_between_them() {
     });
 }
 
+#[test]
+fn a_moment_inside_a_graph_stands_for_all_of_it() {
+    // The first node tells its moment; the fill after it has not run by then, and is thought to have.
+    is_clean(|| {
+        extern "C" fn tell(send: Pointer) {
+            // SAFETY: the sender is leaked and lives for ever.
+            let send = unsafe { &*(send as *const mpsc::Sender<cudart_sim::Moment>) };
+            let _ = send.send(moment());
+        }
+        let (a, b) = two();
+        let d = malloc(K);
+        let (send, receive) = mpsc::channel();
+        let send: Pointer = std::ptr::from_ref(Box::leak(Box::new(send)))
+            .cast_mut()
+            .cast();
+        let mode = cudart_sim::sys::cudaStreamCaptureMode::cudaStreamCaptureModeRelaxed;
+        let (mut graph, mut exec) = (null_mut(), null_mut());
+        assert_eq!(cuda!(cudaStreamBeginCapture(a, mode)), 0);
+        assert_eq!(cuda!(cudaLaunchHostFunc(a, Some(tell), send)), 0);
+        fill(d, K, a);
+        assert_eq!(cuda!(cudaStreamEndCapture(a, &mut graph)), 0);
+        assert_eq!(cuda!(cudaGraphInstantiate(&mut exec, graph, 0)), 0);
+        assert_eq!(cuda!(cudaGraphLaunch(exec, a)), 0);
+        cuda!(cudaStreamQuery(a));
+        ordered(&receive.recv().unwrap(), By::Stream(b));
+        fill(d, K, b);
+    });
+}
+
+#[test]
+fn a_free_in_the_name_of_a_stream_that_is_long_gone() {
+    // The free comes too early for the other stream; the next allocation, which is the harm, is found.
+    let program = |again: bool| {
+        let (gone, other) = two();
+        let d = malloc(K);
+        let id = id(gone);
+        cuda!(cudaStreamDestroy(gone));
+        fill(d, K, other);
+        cudart_sim::on_free(d, K, By::StreamId(id));
+        if again {
+            cudart_sim::on_allocate(d, K, By::Stream(stream()));
+        }
+    };
+    is_clean(|| program(false));
+    is_found(FindingKind::ReusedInUse, || program(true));
+}
+
+/// The list of `docs/simulator.md` names each test here, and no other.
+#[test]
+fn the_documentation_lists_what_is_shown_here() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/simulator.md");
+    let Ok(text) = std::fs::read_to_string(path) else {
+        println!("skipped: this is not the whole repository");
+        return;
+    };
+    let (_, list) = text.split_once("What it cannot see").expect("the list");
+    let listed: Vec<&str> = list
+        .lines()
+        .skip_while(|l| !l.starts_with("- "))
+        .take_while(|l| !l.is_empty())
+        .flat_map(|l| l.split('`'))
+        .filter_map(|word| word.strip_prefix("blind::"))
+        .collect();
+    let shown: Vec<&str> = include_str!("ordering_blind.rs")
+        .split("#[test]\nfn ")
+        .skip(1)
+        .filter_map(|t| t.split_once('(').map(|(name, _)| name))
+        .filter(|name| !name.starts_with("the_documentation"))
+        .collect();
+    assert_eq!(listed, shown);
+}
+
 /// The other way round: an order that exists and that it does not see, unless it is told.
 #[test]
 fn an_order_made_by_a_flag_is_seen_when_it_is_told() {

@@ -8,15 +8,6 @@ use programs::*;
 use std::ptr::null_mut;
 use std::sync::mpsc;
 
-#[test]
-fn how_many() {
-    let count = include_str!("ordering_clean.rs")
-        .matches("\n    fn ")
-        .count();
-    println!("{count} programs without a mistake");
-    assert!(count >= 25);
-}
-
 programs! { clean:
     fn one_stream() {
         let a = stream();

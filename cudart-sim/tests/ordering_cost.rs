@@ -1,100 +1,71 @@
-//! What the ordering checker costs: time for each operation, and memory. Run it with `--release -- --nocapture`.
+//! What the ordering checker costs, in things that can be counted: what it looks at, and what it remembers. Times are
+//! `cargo bench -p cudart-sim --bench checker`.
 
 mod common;
 #[path = "common/programs.rs"]
 mod programs;
 use cudart_sim::{By, Check, checker_size, on_allocate, on_free, on_segment};
 use programs::*;
-use std::time::Instant;
 
-/// Nanoseconds for each of `count` operations of `f`: the best of several rounds.
-fn nanoseconds(count: usize, mut f: impl FnMut(usize)) -> f64 {
-    (0..5)
-        .map(|_| {
-            let start = Instant::now();
-            (0..count).for_each(&mut f);
-            start.elapsed().as_nanos() as f64 / count as f64
-        })
-        .fold(f64::INFINITY, f64::min)
-}
-
-/// Small fills on four streams, each of a range of its own, in no order of addresses.
-fn fills(ranges: usize, d: Pointer, streams: &[cudart_sim::sys::cudaStream_t]) -> f64 {
-    nanoseconds(20_000, |i| {
-        let range = i.wrapping_mul(7919) % ranges;
-        fill(at(d, range * 64), 32, streams[range % streams.len()]);
-    })
+/// Ranges and accesses that the checker looks at for each of `count` operations.
+fn visited(count: usize, f: impl FnMut(usize)) -> f64 {
+    let before = checker_size().visited;
+    (0..count).for_each(f);
+    (checker_size().visited - before) as f64 / count as f64
 }
 
 #[test]
-fn an_operation_costs_little_and_hardly_more_among_many_ranges() {
-    let _turn = machine();
-    let d = malloc(64 << 20);
-    let streams: Vec<_> = (0..4).map(|_| stream()).collect();
-    cudart_sim::check(Check::Off);
-    let off = fills(10_000, d, &streams);
-    println!("check off: {off:.0} ns for each fill of 32 bytes");
-    let mut costs = Vec::new();
+fn an_operation_looks_at_no_more_among_many_ranges() {
+    let streams = 4;
+    let mut costs: Vec<[f64; 4]> = Vec::new();
     for ranges in [100, 1_000, 10_000, 100_000] {
-        cudart_sim::check(Check::Off);
+        let _turn = machine().eager();
         cudart_sim::check(Check::Report);
+        let d = malloc(ranges * 64);
+        let streams: Vec<_> = (0..streams).map(|_| stream()).collect();
+        let of = |range: usize| (at(d, range * 64), streams[range % 4]);
         for range in 0..ranges {
-            fill(at(d, range * 64), 32, streams[range % streams.len()]);
+            fill(of(range).0, 32, of(range).1);
         }
         assert_eq!(checker_size().ranges, ranges);
-        let on = fills(ranges, d, &streams);
-        println!(
-            "{ranges} live ranges: {on:.0} ns, {:.0} of them the check",
-            on - off
-        );
-        costs.push(on - off);
-        cudart_sim::expect_clean();
-    }
-    assert_eq!(cuda!(cudaDeviceSynchronize()), 0);
-    let per_pair = nanoseconds(10_000, |i| {
-        let p = at(d, (i.wrapping_mul(7919) % 10_000) * 64);
-        on_allocate(p, 64, By::Stream(streams[0]));
-        on_free(p, 64, By::Stream(streams[0]));
-    });
-    cudart_sim::expect_clean();
-    println!("a reported allocation and its free: {per_pair:.0} ns");
-    cudart_sim::check(Check::Off);
-    if !cfg!(debug_assertions) {
-        assert!(costs[2] < 10_000.0, "{costs:?}");
-    }
-}
-
-#[test]
-fn events_cost_as_much_as_there_are_streams() {
-    let _turn = machine();
-    for count in [4, 64, 512] {
-        let streams: Vec<_> = (0..count).map(|_| stream()).collect();
-        let (d, e) = (malloc(1 << 20), event());
-        let mut costs = [Check::Off, Check::Report].map(|check| {
-            cudart_sim::check(Check::Off);
-            cudart_sim::check(check);
-            nanoseconds(20_000, |i| {
-                let (a, b) = (streams[i * 7 % count], streams[i * 11 % count]);
-                fill(at(d, i * 7 % count * 64), 32, a);
-                record(e, a);
-                wait(b, e);
-            })
+        // In no order of addresses.
+        let place = |i: usize| i.wrapping_mul(7919) % ranges;
+        let fills = visited(2_000, |i| fill(of(place(i)).0, 32, of(place(i)).1));
+        let copies = visited(2_000, |i| {
+            let (to, from) = (place(i), (place(i) + 4 * (i % 7 + 1)) % ranges);
+            copy(of(to).0, of(from).0, 32, of(to).1);
         });
-        costs[1] -= costs[0];
-        let [off, more] = costs;
+        // Half of a range, and half of its neighbour.
+        let parts = visited(2_000, |i| {
+            let range = place(i) / 4 * 4;
+            fill(at(of(range).0, 8), 16, of(range).1);
+        });
+        let report = |i| {
+            let (p, s) = of(place(i));
+            on_allocate(p, 64, By::Stream(s));
+            on_free(p, 64, By::Stream(s));
+        };
+        // The first report of a block joins the parts that it was filled in.
+        visited(2_000, report);
+        let reports = visited(2_000, report);
         println!(
-            "{count} streams: a fill, a record and a wait take {off:.0} ns, the check {more:.0} ns"
+            "{ranges} ranges: {fills:.1} for a fill, {copies:.1} for a copy, {parts:.1} for a part, {reports:.1} for a report"
         );
-        cudart_sim::expect_clean();
-        cuda!(cudaDeviceSynchronize());
+        assert!(checker_size().ranges >= ranges);
+        costs.push([fills, copies, parts, reports]);
     }
-    cudart_sim::check(Check::Off);
+    for cost in &costs {
+        for (now, first) in cost.iter().zip(&costs[0]) {
+            // As many as among 100 ranges; one sweep of all, at most, for as many operations.
+            assert!(*now <= first + 1.0, "{costs:?}");
+            assert!(*now <= 16.0, "{costs:?}");
+        }
+    }
 }
 
 #[test]
 fn ten_thousand_short_lived_streams_leave_no_clocks_behind() {
-    let _turn = machine();
-    cudart_sim::check(Check::Off);
+    let _turn = machine().eager();
     cudart_sim::check(Check::Report);
     let (d, main) = (malloc(1 << 20), stream());
     // The host waits for each of them.
@@ -120,13 +91,11 @@ fn ten_thousand_short_lived_streams_leave_no_clocks_behind() {
     assert!(checker_size().clocks <= 200);
     cudart_sim::expect_clean();
     cuda!(cudaDeviceSynchronize());
-    cudart_sim::check(Check::Off);
 }
 
 #[test]
 fn what_the_host_has_seen_done_is_forgotten() {
-    let _turn = machine();
-    cudart_sim::check(Check::Off);
+    let _turn = machine().eager();
     cudart_sim::check(Check::Report);
     let (d, s) = (malloc(64 << 20), stream());
     on_segment(malloc(K), K, true);
@@ -148,5 +117,4 @@ fn what_the_host_has_seen_done_is_forgotten() {
     assert_eq!(checker_size().ranges, 1);
     cudart_sim::expect_clean();
     cuda!(cudaDeviceSynchronize());
-    cudart_sim::check(Check::Off);
 }

@@ -45,22 +45,33 @@ fn a_chunk_that_is_moved_while_work_may_still_touch_it() {
     assert_eq!(calls, ["cuMemUnmap", "cudaMemsetAsync"]);
 }
 
-#[test]
-fn a_chunk_that_is_moved_after_a_synchronisation() {
-    is_clean(|| {
+programs! { FreedInUse:
+    fn a_chunk_that_is_moved_while_another_stream_than_the_one_waited_for_uses_it() {
+        let (a, b) = two();
+        let chunks = Mapped::new(CHUNK, 2);
+        fill(chunks.pointer(0), K, b);
+        sync(b);
+        let gate = Gate::on(a);
+        fill(chunks.pointer(K), K, a);
+        sync(b);
+        moved(&chunks);
+        gate.open();
+        sync(a);
+    }
+}
+
+programs! { Race:
+    fn a_moved_chunk_used_on_two_streams() {
         let (a, b) = two();
         let chunks = Mapped::new(CHUNK, 2);
         fill(chunks.pointer(K), K, a);
         sync(a);
         let there = moved(&chunks);
+        fill(at(there, K), K, a);
         fill(at(there, K), K, b);
-        fill(chunks.pointer(K), K, a);
         sync(a);
         sync(b);
-    });
-}
-
-programs! { Race:
+    }
     fn one_chunk_at_two_addresses() {
         let (a, b) = two();
         let (chunks, again) = (Mapped::new(CHUNK, 1), reserve(CHUNK));
@@ -116,6 +127,17 @@ mod clean {
     use super::*;
 
     programs! { clean:
+        fn a_chunk_that_is_moved_after_a_synchronisation() {
+            let (a, b) = two();
+            let chunks = Mapped::new(CHUNK, 2);
+            fill(chunks.pointer(K), K, a);
+            sync(a);
+            let there = moved(&chunks);
+            fill(at(there, K), K, b);
+            fill(chunks.pointer(K), K, a);
+            sync(a);
+            sync(b);
+        }
         fn one_chunk_at_two_addresses_in_order() {
             let (a, b) = two();
             let (chunks, again) = (Mapped::new(CHUNK, 1), reserve(CHUNK));

@@ -6,15 +6,6 @@ mod programs;
 use cudart_sim::{FindingKind, host_read, host_write, launch, launch_host};
 use programs::*;
 
-#[test]
-fn how_many() {
-    let count = include_str!("ordering_races.rs")
-        .matches("\n    fn ")
-        .count();
-    println!("{count} programs with a mistake");
-    assert!(count >= 25);
-}
-
 programs! { Race:
     fn two_streams_write_the_same_bytes() {
         let (a, b) = two();
@@ -304,9 +295,7 @@ programs! { FreedInUse:
 
 #[test]
 fn memory_of_one_device_freed_while_the_stream_of_another_uses_it() {
-    let _turn = machine();
-    cudart_sim::check(cudart_sim::Check::Report);
-    cudart_sim::configure(cudart_sim::Config::devices(2, 64 << 20)).unwrap();
+    let _turn = machine().devices(2, 64 << 20);
     let d = malloc(K);
     cuda!(cudaSetDevice(1));
     let other = malloc(K);

@@ -6,18 +6,6 @@ mod programs;
 use cudart_sim::{By, host_write, on_allocate, on_free, on_segment};
 use programs::*;
 
-#[test]
-fn how_many() {
-    let text = include_str!("ordering_reports.rs");
-    let (clean, wrong) = text.rsplit_once("programs! { ReusedInUse:").unwrap();
-    let count = |t: &str| t.matches("\n    fn ").count();
-    println!(
-        "{} programs with a mistake, {} without",
-        count(wrong),
-        count(clean)
-    );
-}
-
 /// A segment of device memory of an imagined pool.
 fn segment(len: usize) -> Pointer {
     let p = malloc(len);

@@ -3,7 +3,7 @@
 
 mod common;
 use common::*;
-use cudart_sim::{Config, Schedule, sys};
+use cudart_sim::sys;
 use std::ptr::null_mut;
 use sys::cudaMemPoolAttr as Attr;
 
@@ -211,8 +211,7 @@ fn another_stream_gets_the_block_only_when_its_free_is_done() {
         cuda!(cudaStreamSynchronize(a));
         cuda!(cudaFreeAsync(malloc_async(WHOLE, a), a));
     });
-    let _turn = machine();
-    cudart_sim::set_schedule(Schedule::Eager);
+    let _turn = machine().eager();
     let (a, b) = (stream(), stream());
     let p = malloc_async(WHOLE, a);
     cuda!(cudaFreeAsync(p, a));
@@ -238,8 +237,7 @@ fn a_stream_that_waited_for_the_free_gets_the_block() {
 #[test]
 fn a_stream_is_made_to_wait_when_a_device_has_no_more() {
     for allowed in [1, 0] {
-        let _turn = machine();
-        cudart_sim::configure(Config::devices(1, 64 << 20)).unwrap();
+        let _turn = machine().devices(1, 64 << 20);
         let (a, b) = (stream(), stream());
         let mut pool = null_mut();
         cuda!(cudaDeviceGetDefaultMemPool(&mut pool, 0));
@@ -286,9 +284,8 @@ fn most_of_a_device_freed_on_one_stream_is_refused_to_another() {
 
 #[test]
 fn what_vanished_streams_have_freed_is_used_again() {
-    let _turn = machine();
     // Lazily the frees would not have run: nobody asks for them.
-    cudart_sim::set_schedule(Schedule::Eager);
+    let _turn = machine().eager();
     let mut pool = null_mut();
     cuda!(cudaDeviceGetDefaultMemPool(&mut pool, 0));
     keep(pool, u64::MAX);
@@ -303,8 +300,7 @@ fn what_vanished_streams_have_freed_is_used_again() {
 /// Not measured.
 #[test]
 fn a_pool_gives_its_idle_pieces_back_before_it_refuses_a_large_block() {
-    let _turn = machine();
-    cudart_sim::configure(Config::devices(1, 256 << 20)).unwrap();
+    let _turn = machine().devices(1, 256 << 20);
     let s = stream();
     let mut pool = null_mut();
     cuda!(cudaDeviceGetDefaultMemPool(&mut pool, 0));
@@ -344,6 +340,7 @@ fn a_pool_block_is_freed_once() {
     assert_eq!(cuda!(cudaFreeAsync(p, s)), 1);
     assert_eq!(cuda!(cudaFree(p)), 1);
     let q = malloc_async(1000, s);
+    cuda!(cudaStreamSynchronize(s));
     assert_eq!(cuda!(cudaFree(q)), 0);
     assert_eq!(cuda!(cudaFree(q)), 1);
     assert_eq!(cuda!(cudaFreeAsync(q, s)), 1);
@@ -373,10 +370,7 @@ fn a_host_pool_gives_memory_that_the_host_can_write() {
 
 #[test]
 fn a_device_without_pools_says_so() {
-    let _turn = machine();
-    let mut config = Config::devices(1, 1 << 30);
-    config.devices[0].memory_pools = false;
-    cudart_sim::configure(config).unwrap();
+    let _turn = machine().with(|c| c.devices[0].memory_pools = false);
     let mut n = 9;
     let attribute = sys::cudaDeviceAttr::cudaDevAttrMemoryPoolsSupported;
     assert_eq!(
@@ -392,6 +386,7 @@ fn a_device_without_pools_says_so() {
 #[test]
 fn random_traffic_keeps_blocks_apart_and_ends_empty() {
     under_every_schedule(|| {
+        unordered();
         let streams = [stream(), stream(), stream()];
         let mut live: Vec<(usize, usize)> = Vec::new();
         let mut seed = 88172645463325252u64;

@@ -2,7 +2,7 @@
 
 mod common;
 use common::*;
-use cudart_sim::{Config, Schedule, sys};
+use cudart_sim::{Schedule, sys};
 use std::ptr::null_mut;
 use std::time::Duration;
 
@@ -130,14 +130,8 @@ fn elapsed_time_is_measured_between_two_records() {
 
 #[test]
 fn a_full_stream_makes_its_caller_wait_and_others_not() {
-    let _turn = machine();
-    cudart_sim::reset();
     let depth = 20;
-    cudart_sim::configure(Config {
-        queue_depth: depth,
-        ..Config::default()
-    })
-    .unwrap();
+    let _turn = machine().with(|c| c.queue_depth = depth);
     let (a, b, e) = (stream(), stream(), event());
     let d = malloc(256) as usize;
     let gate = Gate::on(a);
@@ -171,8 +165,7 @@ fn a_full_stream_makes_its_caller_wait_and_others_not() {
 
 #[test]
 fn lazy_work_starts_when_it_is_asked_for() {
-    let _turn = machine();
-    cudart_sim::set_schedule(Schedule::Lazy);
+    let _turn = machine().schedule(Schedule::Lazy);
     let (a, b, e) = (stream(), stream(), event());
     let d = malloc(64);
     cuda!(cudaMemset(d, 0, 64));
@@ -194,14 +187,10 @@ fn lazy_work_starts_when_it_is_asked_for() {
 
 #[test]
 fn lazy_work_that_nobody_asks_for_runs_in_the_end() {
-    let _turn = machine();
-    cudart_sim::reset();
-    let config = Config {
-        schedule: Schedule::Lazy,
-        patience: Duration::from_millis(30),
-        ..Config::default()
-    };
-    cudart_sim::configure(config).unwrap();
+    let _turn = machine().with(|c| {
+        c.schedule = Schedule::Lazy;
+        c.patience = Duration::from_millis(30);
+    });
     let d = malloc(64);
     cuda!(cudaMemsetAsync(d, 1, 64, stream()));
     let deadline = std::time::Instant::now() + Duration::from_secs(5);
@@ -214,10 +203,10 @@ fn lazy_work_that_nobody_asks_for_runs_in_the_end() {
 #[test]
 fn many_short_lived_streams_leave_nothing_behind() {
     under_every_schedule(|| {
-        let d = malloc(1 << 16);
-        for _ in 0..2_000 {
+        let d = malloc(2_000 << 10);
+        for i in 0..2_000 {
             let s = stream();
-            cuda!(cudaMemsetAsync(d, 1, 1 << 16, s));
+            cuda!(cudaMemsetAsync(d.wrapping_byte_add(i << 10), 1, 1 << 10, s));
             cuda!(cudaStreamDestroy(s));
         }
         cuda!(cudaDeviceSynchronize());

@@ -6,6 +6,7 @@
 //! capture by other code, which the runtime tells when the last graph made from it is gone (a user object).
 
 use crate::{
+    context,
     cuda::{self, RawExec, RawGraph},
     error::{Error, Result},
     event::Fence,
@@ -163,6 +164,7 @@ pub(crate) fn end(id: u64) {
 
 /// The handles of a graph that nobody launches any more.
 pub(crate) struct Remains {
+    pub device: i32,
     pub exec: Option<RawExec>,
     pub graph: Option<RawGraph>,
     /// Launches that may still run.
@@ -183,7 +185,8 @@ static ANY_LEFT: AtomicBool = AtomicBool::new(false);
 
 /// Destroys the handles of a graph, at once if its launches have finished, and otherwise in a later call.
 pub(crate) fn destroy(mut remains: Remains) {
-    if process::is_over() {
+    // After a reset of the device the handles are dead.
+    if process::is_over() || context::check(remains.device).is_err() {
         return;
     }
     // Without an answer there is no proof.

@@ -87,7 +87,7 @@ macro_rules! calls {
 
 calls! {
     DriverGetVersion => "cudaDriverGetVersion", RuntimeGetVersion => "cudaRuntimeGetVersion",
-    GetDeviceCount => "cudaGetDeviceCount", GetDevice => "cudaGetDevice", SetDevice => "cudaSetDevice",
+    GetDeviceCount => "cudaGetDeviceCount", GetDevice => "cudaGetDevice", CtxGetId => "cuCtxGetId", CtxGetCurrent => "cuCtxGetCurrent", SetDevice => "cudaSetDevice",
     DeviceGetAttribute => "cudaDeviceGetAttribute", GetDeviceProperties => "cudaGetDeviceProperties",
     MemGetInfo => "cudaMemGetInfo", DeviceSynchronize => "cudaDeviceSynchronize",
     StreamCreate => "cudaStreamCreateWithPriority", StreamDestroy => "cudaStreamDestroy",
@@ -211,9 +211,36 @@ fn failure(call: Call, code: i32, pending: i32) -> Error {
     }
 }
 
+thread_local! {
+    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a host function of this crate's: CUDA permits no call in it, so none is tried.
+pub(crate) fn as_host_function<T>(f: impl FnOnce() -> T) -> T {
+    let _ = IN_HOST_FUNCTION.try_with(|inside| inside.set(true));
+    let value = f();
+    let _ = IN_HOST_FUNCTION.try_with(|inside| inside.set(false));
+    value
+}
+
+/// Refuses where no call may be made; in a host function with what CUDA would answer.
+fn gate(which: Call) -> Result<()> {
+    process::gate()?;
+    if IN_HOST_FUNCTION.try_with(Cell::get).unwrap_or(false) {
+        return Err(Error::Cuda {
+            call: NAMES[which as usize],
+            code: NOT_PERMITTED,
+            name: "cudaErrorNotPermitted".to_owned(),
+            description: "operation not permitted (in a host function)".to_owned(),
+            also_pending: None,
+        });
+    }
+    Ok(())
+}
+
 /// Makes one CUDA call.
 fn call(which: Call, f: impl FnOnce() -> sys::cudaError_t) -> Result<()> {
-    process::gate()?;
+    gate(which)?;
     process::before_first_call();
     // SAFETY: the function has no preconditions.
     let pending = unsafe { sys::cudaPeekAtLastError() }.0 as i32;
@@ -276,7 +303,7 @@ fn ask(which: Call, f: impl FnOnce() -> sys::cudaError_t) -> Result<bool> {
 }
 
 fn ask_now(which: Call, f: impl FnOnce() -> sys::cudaError_t) -> Result<bool> {
-    process::gate()?;
+    gate(which)?;
     // SAFETY: the function has no preconditions.
     let pending = unsafe { sys::cudaPeekAtLastError() }.0 as i32;
     count(which);
@@ -326,18 +353,24 @@ pub(crate) fn get_device() -> Result<i32> {
     Ok(device)
 }
 
-/// As [`get_device`], in one call: the only one that a hit without a stream makes. It fails only where CUDA is not
-/// available at all; an error that others had left is not looked at then.
-pub(crate) fn get_device_in_one_call() -> Result<i32> {
-    process::gate()?;
+/// `CUDA_ERROR_CONTEXT_IS_DESTROYED`.
+pub(crate) const CONTEXT_IS_DESTROYED: i32 = 709;
+
+/// The id of a context, of the current one if the handle is 0, or the driver's code. Leaves no error behind.
+pub(crate) fn context_id(context: usize) -> Result<u64, i32> {
+    gate(Call::CtxGetId).map_err(|_| NOT_PERMITTED)?;
     process::before_first_call();
-    count(Call::GetDevice);
-    let mut device = 0;
-    // SAFETY: `device` is a place for one int.
-    match unsafe { sys::cudaGetDevice(&mut device) }.0 as i32 {
-        SUCCESS => Ok(device),
-        code => Err(failure(Call::GetDevice, code, SUCCESS)),
-    }
+    count(Call::CtxGetId);
+    sys::context_id(context)
+}
+
+/// The current context: its handle and its id.
+pub(crate) fn current_context() -> Option<(usize, u64)> {
+    gate(Call::CtxGetCurrent).ok()?;
+    process::before_first_call();
+    count(Call::CtxGetCurrent);
+    let handle = sys::current_context()?;
+    Some((handle, context_id(handle).ok()?))
 }
 
 pub(crate) fn set_device(device: i32) -> Result<()> {

@@ -99,12 +99,10 @@ fn device_info(ordinal: i32) -> Result<DeviceInfo> {
     })
 }
 
-/// The attribute, and a driver of at least 11.2.
+/// A driver of at least 11.2, and the attribute: an older driver does not know it and answers an error.
 pub(crate) fn memory_pools_supported(ordinal: i32) -> Result<bool> {
-    Ok(
-        cuda::device_attribute(DeviceAttr::cudaDevAttrMemoryPoolsSupported, ordinal)? != 0
-            && cuda::driver_version()? >= 11_020,
-    )
+    Ok(cuda::driver_version()? >= 11_020
+        && cuda::device_attribute(DeviceAttr::cudaDevAttrMemoryPoolsSupported, ordinal)? != 0)
 }
 
 /// `cudaDevAttrReserved…`: the runtime has no name for it, the driver's `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED` is 102.

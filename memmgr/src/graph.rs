@@ -24,11 +24,10 @@
 
 use crate::{
     capture::{self, Keeper, Remains},
-    checker,
+    checker, context,
     cuda::{self, RawExec, RawGraph},
     error::{Error, Result},
     event::{Event, Fence, Submitted},
-    process,
     stream::{Handle, Stream, StreamKind, handle_of},
 };
 use std::{fmt, sync::Arc};
@@ -130,11 +129,6 @@ impl CaptureBuilder<'_> {
         record(self.stream)?;
         let graph = capture.end()?;
         let keeper = capture.keeper.clone();
-        let remains = |exec| Remains {
-            exec,
-            graph: Some(graph),
-            launches: Vec::new(),
-        };
         // SAFETY: the graph was just made and is ours.
         match unsafe { cuda::graph_instantiate(graph) } {
             Ok(exec) => Ok(Graph {
@@ -145,7 +139,12 @@ impl CaptureBuilder<'_> {
                 launches: Vec::new(),
             }),
             Err(error) => {
-                capture::destroy(remains(None));
+                capture::destroy(Remains {
+                    device: handle.device(),
+                    exec: None,
+                    graph: Some(graph),
+                    launches: Vec::new(),
+                });
                 keeper.release();
                 Err(error)
             }
@@ -168,6 +167,7 @@ impl<'a> Capture<'a> {
                 reason: "a capture of the legacy default stream: capture another one".into(),
             });
         }
+        context::check(handle.device())?;
         handle.refuse_capture("another capture", "end the first one")?;
         // SAFETY: the handle is alive.
         unsafe { cuda::stream_begin_capture(handle.raw(), mode.get())? };
@@ -212,6 +212,7 @@ impl Drop for Capture<'_> {
         }
         if let Ok(graph) = self.end() {
             capture::destroy(Remains {
+                device: self.handle.device(),
                 exec: None,
                 graph: Some(graph),
                 launches: Vec::new(),
@@ -236,7 +237,7 @@ impl Graph {
     #[cfg_attr(feature = "sim", track_caller)]
     pub unsafe fn launch(&mut self, stream: &Stream) -> Result<Submitted> {
         let _called = checker::called_here();
-        process::gate()?;
+        context::check(self.device)?;
         let handle = handle_of(stream);
         if handle.device() != self.device {
             return Err(Error::WrongDevice {
@@ -283,6 +284,7 @@ impl Drop for Graph {
     fn drop(&mut self) {
         self.keeper.release();
         capture::destroy(Remains {
+            device: self.device,
             exec: Some(self.exec),
             graph: Some(self.graph),
             launches: std::mem::take(&mut self.launches),

@@ -41,6 +41,7 @@ mod buffer;
 mod capture;
 mod checker;
 mod config;
+mod context;
 mod cuda;
 mod device;
 mod error;

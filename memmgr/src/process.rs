@@ -1,18 +1,21 @@
-//! What a process can do to CUDA: exit and fork. After either, nothing here makes a CUDA call any more.
+//! What a process can do to CUDA: exit, fork, and reset a device. After any of them, nothing here makes a CUDA call any
+//! more.
 
 use crate::error::{Error, Result};
 use std::sync::{
     Once,
-    atomic::{AtomicBool, AtomicU8, Ordering},
+    atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering},
 };
 
 const RUNNING: u8 = 0;
 const EXITING: u8 = 1;
 const FORKED: u8 = 2;
+const RESET: u8 = 3;
 
 static STATE: AtomicU8 = AtomicU8::new(RUNNING);
 /// Whether CUDA was used: a child forked before that is free to use it.
 static USED: AtomicBool = AtomicBool::new(false);
+static RESET_DEVICE: AtomicI32 = AtomicI32::new(0);
 static ATFORK: Once = Once::new();
 static ATEXIT: Once = Once::new();
 
@@ -22,6 +25,13 @@ pub(crate) fn gate() -> Result<()> {
     match STATE.load(Ordering::Relaxed) {
         RUNNING => Ok(()),
         FORKED => Err(Error::ForkedChild),
+        RESET => Err(Error::Unavailable {
+            code: None,
+            reason: format!(
+                "device {} was reset (cudaDeviceReset), and the memory of this process's managers went with it; shut them down before a reset, and go on in a new process",
+                RESET_DEVICE.load(Ordering::Relaxed)
+            ),
+        }),
         _ => Err(Error::Unavailable {
             code: None,
             reason: "the process is exiting".into(),
@@ -56,6 +66,17 @@ pub(crate) fn after_first_success() {
         // of the process's exit.
         unsafe { libc::atexit(at_exit) };
     });
+}
+
+/// A device was reset under the managers: what they hold is gone, and its addresses may be somebody else's.
+pub(crate) fn device_was_reset(device: i32) {
+    RESET_DEVICE.store(device, Ordering::Relaxed);
+    if STATE
+        .compare_exchange(RUNNING, RESET, Ordering::Relaxed, Ordering::Relaxed)
+        .is_ok()
+    {
+        tracing::error!(device, "the device was reset under its memory manager");
+    }
 }
 
 extern "C" fn in_child() {

@@ -8,7 +8,7 @@ use memmgr_tests::Gate;
 use std::{
     cell::RefCell,
     process::{Command, Stdio},
-    sync::Mutex,
+    sync::{Barrier, Mutex},
     time::{Duration, Instant},
 };
 
@@ -46,9 +46,16 @@ fn run(case: &str) -> (Option<i32>, String) {
     (output.status.code(), stderr)
 }
 
+/// How often a case runs: `MEMMGR_EXIT_RUNS` times, else a few times, more often where threads race.
+fn rounds(case: &str) -> usize {
+    let wanted = std::env::var("MEMMGR_EXIT_RUNS").ok();
+    let usual = if case.starts_with("race") { 20 } else { 3 };
+    wanted.and_then(|n| n.parse().ok()).unwrap_or(usual)
+}
+
 #[track_caller]
 fn ends_with(case: &str, code: i32) {
-    for round in 0..if case.starts_with("race") { 20 } else { 3 } {
+    for round in 0..rounds(case) {
         let (got, stderr) = run(case);
         assert_eq!(got, Some(code), "{case}, round {round}:\n{stderr}");
         assert!(
@@ -81,6 +88,10 @@ fn the_case_that_the_environment_names() {
         "fork-allocate" => fork_and_allocate(),
         "race-fork" => fork_beside_a_busy_thread(),
         "fork-first" => fork_before_cuda(),
+        "race-first" => first_use_by_64_threads(),
+        "reset" => reset_under_a_manager(mode),
+        "reset-stream" => reset_and_a_new_stream(),
+        "reset-idle" => reset_after_everything_went(),
         other => panic!("no case {other}"),
     }
 }
@@ -492,4 +503,121 @@ fn fork_before_cuda() {
     });
     assert_eq!(wait_for(pid), 0);
     drop(guards());
+}
+
+/// The first call of the process is made by 64 threads at once.
+#[test]
+fn the_first_use_by_64_threads_at_once_makes_one_manager() {
+    in_all_modes("race-first", 0);
+}
+
+fn first_use_by_64_threads() {
+    let start = Barrier::new(64);
+    let managers: Vec<usize> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..64)
+            .map(|i| {
+                let start = &start;
+                scope.spawn(move || {
+                    start.wait();
+                    let mm = MemoryManager::instance();
+                    let stream = Stream::new().unwrap();
+                    let device = mm.device::<u8>(4 * KIB, &stream).unwrap();
+                    let mut host = mm.pinned::<u8>(4 * KIB).unwrap();
+                    host.as_mut_slice().unwrap().fill(i);
+                    let _ = stream.copy_to_device(&host, &device).unwrap();
+                    let mut back = mm.pinned::<u8>(4 * KIB).unwrap();
+                    let _ = stream.copy_to_host(&device, &mut back).unwrap();
+                    assert!(back.as_slice().unwrap().iter().all(|byte| *byte == i));
+                    std::ptr::from_ref(mm).addr()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    assert!(managers.iter().all(|at| *at == managers[0]), "one manager");
+    let mm = MemoryManager::instance();
+    let stats = mm.stats();
+    assert_eq!((stats.in_use(), stats.pinned.growths), (0, 1));
+    assert!(stats.device[0].best_fit.growths <= 1);
+    mm.check().unwrap();
+}
+
+fn reset() {
+    // SAFETY: the function has no preconditions; what it takes away is what is tested.
+    let code = unsafe { cuda_sys::cudaDeviceReset() };
+    assert_eq!(code.0, 0);
+}
+
+/// B37: a device is reset under a live manager: no stale pointer is handed out, guards of before go without a call, and
+/// what has the same addresses now is nobody's business.
+#[test]
+fn a_reset_device_is_noticed_and_nothing_of_before_touches_what_came_after() {
+    in_all_modes("reset", 0);
+    in_all_modes("reset-stream", 0);
+}
+
+#[track_caller]
+fn was_reset<T: std::fmt::Debug>(result: memmgr::Result<T>) {
+    let error = result.unwrap_err();
+    assert!(
+        matches!(&error, Error::Unavailable { .. }) && error.to_string().contains("was reset"),
+        "{error}"
+    );
+}
+
+fn reset_under_a_manager(mode: DeviceAllocatorMode) {
+    let mm = MemoryManager::instance();
+    let cached = mm.allocate_device(MIB).unwrap();
+    // SAFETY: nobody uses the block.
+    unsafe { mm.free_device(cached).unwrap() };
+    let (stream, device, host) = guards();
+    let event = stream.record().unwrap();
+    let kept = mm.allocate_device(MIB).unwrap();
+    reset();
+    // Somebody else's memory, very likely at an address that the manager knows.
+    let mut theirs = std::ptr::null_mut();
+    // SAFETY: `theirs` is a place for one pointer.
+    assert_eq!(unsafe { cuda_sys::cudaMalloc(&mut theirs, 2 * MIB) }.0, 0);
+    was_reset(mm.allocate_device(MIB));
+    was_reset(mm.allocate_device(64 * MIB));
+    was_reset(mm.allocate_pinned(MIB));
+    was_reset(Stream::new());
+    was_reset(mm.trim());
+    was_reset(mm.shutdown());
+    was_reset(host.as_slice());
+    was_reset(event.synchronize());
+    was_reset(stream.synchronize());
+    // SAFETY: the block is refused.
+    was_reset(unsafe { mm.free_device(kept) });
+    drop((device, host, event, stream));
+    assert_eq!(mm.stats().drop_failures, 0, "{mode}");
+    // SAFETY: the memory is this function's; nothing of the manager has freed it.
+    let code = unsafe { cuda_sys::cudaMemset(theirs, 1, 2 * MIB) };
+    assert_eq!(code.0, 0, "{mode}: memory of after the reset was freed");
+    // SAFETY: as above.
+    assert_eq!(unsafe { cuda_sys::cudaFree(theirs) }.0, 0);
+    assert_eq!(common::last_error(), 0);
+}
+
+fn reset_and_a_new_stream() {
+    let (stream, device, host) = guards();
+    reset();
+    // The drops come first: those that ask CUDA find out, the others edit lists.
+    drop((device, host));
+    drop(stream);
+    was_reset(Stream::new());
+    was_reset(MemoryManager::instance().trim());
+}
+
+/// A reset after everything was given back is one like any other.
+#[test]
+fn a_reset_after_a_shutdown_is_told_as_well() {
+    ends_with("reset-idle", 0);
+}
+
+fn reset_after_everything_went() {
+    drop(guards());
+    MemoryManager::instance().shutdown().unwrap();
+    reset();
+    was_reset(MemoryManager::instance().allocate_device(MIB));
 }

@@ -4,10 +4,16 @@ mod common;
 #[path = "common/rig.rs"]
 mod rig;
 
-use common::{MIB, stall};
-use memmgr::{Config, MemoryManager, Stream};
+use common::{KIB, MIB, stall};
+use memmgr::{Config, DeviceAllocatorMode, MemoryManager, Stream};
 use memmgr_tests::Gate;
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
 
 /// What 300 ms of somebody else's work must not become.
 const SOON: Duration = Duration::from_millis(150);
@@ -176,4 +182,103 @@ fn frees_and_drops_do_not_wait_for_running_work() {
         assert_eq!(mm.stats().drop_failures, 0);
         mm.shutdown().unwrap();
     }
+}
+
+/// D02: a stream that takes no more work, behind a host function that drops guards, while others allocate, free and grow.
+#[test]
+fn a_full_queue_and_drops_in_a_host_function_hold_up_nobody_who_is_served_by_the_pool() {
+    let _turn = turn();
+    for mode in rig::modes() {
+        let mm = Arc::new(
+            MemoryManager::new(Config::default().mode(*mode).device_growth(2 * MIB)).unwrap(),
+        );
+        let pool = *mode == DeviceAllocatorMode::BestFitPool;
+        let (full, other) = (Stream::new().unwrap(), Stream::new().unwrap());
+        let target = mm.device::<u8>(MIB, &full).unwrap();
+        let (pinned, device) = (
+            mm.pinned::<u8>(KIB).unwrap(),
+            mm.device::<u8>(KIB, &full).unwrap(),
+        );
+        // What the other stream is served with.
+        drop(mm.device::<u8>(MIB / 4, &other).unwrap());
+        other.synchronize().unwrap();
+        full.synchronize().unwrap();
+        let gate = Gate::new();
+        let calls = Arc::new(AtomicU64::new(u64::MAX));
+        {
+            let (gate, calls) = (gate.clone(), calls.clone());
+            full.launch_host(move || {
+                gate.pass();
+                let before = memmgr::cuda_calls_on_this_thread();
+                drop((pinned, device));
+                calls.store(memmgr::cuda_calls_on_this_thread() - before, SeqCst);
+            })
+            .unwrap();
+        }
+        std::thread::scope(|scope| {
+            // Beyond 1,021 the caller waits for the stall.
+            let fills = scope.spawn(|| {
+                for i in 0..1_100_u32 {
+                    // SAFETY: the guard outlives the work, which is waited for below.
+                    unsafe { rig::kernel_fill(target.as_ptr(), i as u8, KIB, &full) };
+                }
+            });
+            std::thread::sleep(SOON / 3);
+            // Growth may have to wait for room in the queue: on a thread of its own.
+            let growth = scope.spawn(|| {
+                drop(mm.device::<u8>(16 * MIB, &other).unwrap());
+            });
+            let opener = gate.open_after(4 * SOON);
+            let begun = Instant::now();
+            if pool {
+                for _ in 0..1_000 {
+                    drop(mm.device::<u8>(MIB / 4, &other).unwrap());
+                }
+            }
+            assert!(begun.elapsed() < 2 * SOON, "{mode}: {:?}", begun.elapsed());
+            opener.join().unwrap();
+            fills.join().unwrap();
+            growth.join().unwrap();
+        });
+        full.synchronize().unwrap();
+        assert_eq!(
+            calls.load(SeqCst),
+            0,
+            "{mode}: CUDA calls in the host function"
+        );
+        drop(target);
+        full.synchronize().unwrap();
+        other.synchronize().unwrap();
+        // The next call does what the host function could not.
+        drop(mm.device::<u8>(KIB, &other).unwrap());
+        let stats = mm.stats();
+        assert_eq!((stats.in_use(), stats.drop_failures), (0, 0), "{mode}");
+        mm.check().unwrap();
+        mm.shutdown().unwrap();
+    }
+}
+
+/// D04: a view of pinned memory waits for its copy, and for nothing that came later in the stream.
+#[test]
+fn a_view_does_not_wait_for_what_follows_its_copy() {
+    let _turn = turn();
+    let mm = common::manager();
+    let s = Stream::new().unwrap();
+    let device = mm.device::<u8>(MIB, &s).unwrap();
+    let mut host = mm.pinned::<u8>(MIB).unwrap();
+    host.as_mut_slice().unwrap().fill(0x11);
+    s.synchronize().unwrap();
+    let gate = Gate::new();
+    let _ = s.copy_to_device(&host, &device).unwrap();
+    stall(&s, &gate);
+    let opener = gate.open_after(2 * SOON);
+    let begun = Instant::now();
+    host.as_mut_slice().unwrap().fill(0x22);
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    assert!(!s.query().unwrap(), "the later work is over already");
+    opener.join().unwrap();
+    s.synchronize().unwrap();
+    // SAFETY: the block has that many bytes.
+    let contents = unsafe { rig::read_back(&mm, device.as_ptr(), MIB, &s) };
+    rig::assert_all(&contents, 0x11, "what was copied before the refill");
 }

@@ -1,6 +1,7 @@
 //! `cargo xtask gpu-bundle`: the tests and programs for a machine with a GPU and without Rust.
 
 use crate::{
+    facts,
     shell::{Result, cargo, cargo_messages, has, root, run_quietly, say, shown},
     toolchain,
 };
@@ -87,6 +88,14 @@ pub fn run(arguments: &Arguments) -> Result {
                 run_quietly(Command::new("strip").arg(&to))?;
             }
         }
+    }
+    // Their output is compared later, by `cargo xtask facts --output-of`.
+    let facts = facts::for_a_gpu(&out.join("facts"))?;
+    for file in &facts {
+        refuse_simulator("a program of the facts", file)?;
+    }
+    if facts.is_empty() {
+        say("gpu-bundle: the programs of `cargo xtask facts` are not there: left out");
     }
     let traces = root().join("tests/data/traces");
     if traces.is_dir() {

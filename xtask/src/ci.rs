@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: every check of the project, step by step, with times.
 
 use crate::{
-    bindings, headers,
+    asan, bindings, conformance, facts, headers, model,
     shell::{self, Result, cargo, root, run_quietly, say, shown},
     test, toolchain,
 };
@@ -36,7 +36,7 @@ struct Step {
     run: fn() -> Result,
 }
 
-const STEPS: [Step; 13] = [
+const STEPS: [Step; 17] = [
     Step {
         name: "links",
         about: "the links in the tree are links",
@@ -58,6 +58,16 @@ const STEPS: [Step; 13] = [
         run: tests,
     },
     Step {
+        name: "model",
+        about: "the simulator's threads, model checked",
+        run: model_check,
+    },
+    Step {
+        name: "asan",
+        about: "the simulator, AddressSanitizer",
+        run: sanitize,
+    },
+    Step {
         name: "clippy-sim",
         about: "no lint, simulator",
         run: clippy_sim,
@@ -71,6 +81,16 @@ const STEPS: [Step; 13] = [
         name: "staticlib",
         about: "a C program on the simulator",
         run: static_library,
+    },
+    Step {
+        name: "conformance",
+        about: "the tables of facts are current",
+        run: check_tables,
+    },
+    Step {
+        name: "facts",
+        about: "C++ programs print what an H200 printed",
+        run: facts,
     },
     Step {
         name: "bindings",
@@ -144,7 +164,11 @@ pub fn run(arguments: &Arguments) -> Result {
     let mut total = Duration::ZERO;
     for (step, time, result) in &results {
         total += *time;
-        let verdict = if result.is_ok() { "ok" } else { "FAILED" };
+        let verdict = match result {
+            Ok(()) if step.name == "facts" && !facts::present() => "skipped",
+            Ok(()) => "ok",
+            Err(_) => "FAILED",
+        };
         say(format!(
             "{verdict:<7} {:>6.1} s  {:<15} {}",
             time.as_secs_f64(),
@@ -211,6 +235,18 @@ fn parse<T: clap::Args>(words: &[&str]) -> Result<T> {
 
 fn tests() -> Result {
     test::run(&parse(&[])?)
+}
+
+fn model_check() -> Result {
+    model::run(&parse(&[])?)
+}
+
+fn sanitize() -> Result {
+    if !asan::has_nightly() {
+        say("SKIPPED asan: there is no nightly Rust");
+        return Ok(());
+    }
+    asan::run(&parse(&[])?)
 }
 
 fn check_bindings() -> Result {
@@ -284,26 +320,7 @@ fn dynamic() -> Result {
 /// Builds the simulator as a C library and runs the C example with it.
 fn static_library() -> Result {
     let source = root().join("cudart-sim/examples/hello.c");
-    let mut build = cargo([
-        "rustc",
-        "--quiet",
-        "-p",
-        "cudart-sim",
-        "--lib",
-        "--crate-type",
-        "staticlib",
-    ]);
-    let messages = shell::cargo_messages(&mut build)?;
-    let archive = messages
-        .iter()
-        .filter(|m| m["target"]["name"] == "cudart_sim")
-        .flat_map(|m| m["filenames"].as_array().cloned().unwrap_or_default())
-        .find_map(|file| {
-            file.as_str()
-                .filter(|f| f.ends_with(".a"))
-                .map(PathBuf::from)
-        })
-        .ok_or("cargo made no libcudart_sim.a")?;
+    let archive = shell::static_library(&[])?;
     if !source.is_file() {
         say(format!(
             "{} is not there: only the library was built",
@@ -322,6 +339,15 @@ fn static_library() -> Result {
             .arg(&program),
     )?;
     shell::run(&mut Command::new(&program))
+}
+
+fn check_tables() -> Result {
+    conformance::run(&parse(&["--check"])?)
+}
+
+/// Where the programs lie beside the checkout; skipped elsewhere.
+fn facts() -> Result {
+    facts::run(&parse(&["--if-present"])?)
 }
 
 fn package() -> Result {

@@ -1,16 +1,21 @@
 //! The project's own commands: `cargo xtask <command>`. Each module is one command; `shell.rs` runs other programs.
 
+mod asan;
 mod bindings;
 mod bundle;
 mod ci;
+mod conformance;
 mod demo;
 // The search of the build script of `cuda-sys`, through links, so that both find the same things.
 #[allow(dead_code)]
 mod discover;
+mod expected;
+mod facts;
 mod headers;
 #[allow(dead_code)]
 mod libclang;
 mod links;
+mod model;
 mod shell;
 mod test;
 mod toolchain;
@@ -34,9 +39,13 @@ enum Command {
     Setup(toolchain::Arguments),
     Demo(demo::Arguments),
     Test(test::Arguments),
+    Model(model::Arguments),
+    Asan(asan::Arguments),
     Bindings(bindings::Arguments),
     RealHeaders(headers::Arguments),
     GpuBundle(bundle::Arguments),
+    Facts(facts::Arguments),
+    Conformance(conformance::Arguments),
     Ci(ci::Arguments),
 }
 
@@ -45,9 +54,13 @@ fn main() -> ExitCode {
         Command::Setup(arguments) => toolchain::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Test(arguments) => test::run(&arguments),
+        Command::Model(arguments) => model::run(&arguments),
+        Command::Asan(arguments) => asan::run(&arguments),
         Command::Bindings(arguments) => bindings::run(&arguments),
         Command::RealHeaders(arguments) => headers::run(&arguments),
         Command::GpuBundle(arguments) => bundle::run(&arguments),
+        Command::Facts(arguments) => facts::run(&arguments),
+        Command::Conformance(arguments) => conformance::run(&arguments),
         Command::Ci(arguments) => ci::run(&arguments),
     };
     match result {

@@ -51,6 +51,14 @@ for test in "$here"/tests/*; do
     # Tests share the GPU and its memory: few at a time.
     step "test-$name" "$test" --test-threads="${TEST_THREADS:-2}"
 done
+# What they print is compared where the repository is: cargo xtask facts --output-of $OUT/fact-NAME.txt NAME
+for program in "$here"/facts/*; do
+    step "fact-$(basename "$program")" "$program"
+done
+# For the table in docs/conformance.md: cargo xtask conformance --gpu $OUT/table.txt
+if [ -e "$here/tests/conformance" ]; then
+    step table env MEMMGR_TABLE=1 "$here/tests/conformance" table --exact --nocapture
+fi
 step demo "$here/bin/memmgr" demo
 for trace in "$here"/traces/*.csv.gz; do
     step "replay-$(basename "$trace")" "$here/bin/memmgr" replay "$trace" --mode all

@@ -138,6 +138,23 @@ pub fn cargo_messages(command: &mut Command) -> Result<Vec<serde_json::Value>> {
     Ok(messages)
 }
 
+/// Builds the simulator as a C library; the file.
+pub fn static_library(more: &[&str]) -> Result<PathBuf> {
+    let mut build = cargo(["rustc", "--quiet", "-p", "cudart-sim", "--lib"]);
+    build.args(["--crate-type", "staticlib"]).args(more);
+    let messages = cargo_messages(&mut build)?;
+    messages
+        .iter()
+        .filter(|m| m["target"]["name"] == "cudart_sim")
+        .flat_map(|m| m["filenames"].as_array().cloned().unwrap_or_default())
+        .find_map(|file| {
+            file.as_str()
+                .filter(|f| f.ends_with(".a"))
+                .map(PathBuf::from)
+        })
+        .ok_or_else(|| "cargo made no libcudart_sim.a".to_string())
+}
+
 fn cannot_start(command: &Command, error: &std::io::Error) -> String {
     format!(
         "`{}` cannot be started: {error}",

@@ -99,6 +99,11 @@ pub fn ensure(cuda: &Cuda) -> Result {
     Ok(())
 }
 
+/// As [`ensure`], for work that needs the headers and libraries alone.
+pub fn ensure_headers(cuda: &Cuda) -> Result {
+    fetch_cuda(cuda).map(|_| ())
+}
+
 /// What is needed to build and run on the simulator; the result describes it.
 pub fn check_compilers() -> Result<String> {
     let rustc = run_quietly(Command::new("rustc").arg("--version"))

@@ -109,19 +109,23 @@ fn copy(
             (Work::Copy { dst, src, shape }, wait)
         }
     };
-    let before = pageable_source.map(|at| {
-        check::pageable_source(call, at, src_extent);
-        // A plain copy waits for its stream and returns when the source has been read.
-        match stream {
-            None => check::stream(&rt.engine, slot),
-            Some(_) => check::Seen::default(),
+    // A plain copy waits for its stream, then reads the source, and tells no more when it returns.
+    let before = match (pageable_source, stream) {
+        (Some(_), None) => Some(check::stream(&rt.engine, slot)),
+        (Some(at), Some(_)) => {
+            check::pageable_source(call, at, shape);
+            Some(check::Seen::default())
         }
-    });
+        (None, _) => None,
+    };
     let (rt, point) = worker::submit(rt, call, slot, work, Vec::new())?;
     if wait && !captured {
         let seen = before.unwrap_or_else(|| check::operation(point.uid));
         drop(worker::wait(rt, &[point]));
         check::host_behind(&seen);
+        if let (Some(at), None) = (pageable_source, stream) {
+            check::pageable_source(call, at, shape);
+        }
         return runtime::broken(device).map_or(Ok(()), Err);
     }
     Ok(())

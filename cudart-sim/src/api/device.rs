@@ -1,8 +1,10 @@
 //! Devices: which there are, which is current, what they can do, waiting for all their work.
 
 use super::{api, need, put};
+use crate::calls::POOLS_SINCE;
 use crate::device::Device;
 use crate::error::{Answer, INVALID_DEVICE, INVALID_VALUE};
+use crate::mirror;
 use crate::pool::{Location, Pool};
 use crate::runtime::{self, lock};
 use crate::sys::{self, cudaDeviceAttr as Attr, cudaError};
@@ -54,6 +56,14 @@ fn attribute(device: &Device, attr: Attr) -> Answer<c_int> {
         Attr::cudaDevAttrComputePreemptionSupported => 1,
         Attr::cudaDevAttrCanUseHostPointerForRegisteredMem => 1,
         Attr::cudaDevAttrHostRegisterSupported => 1,
+        // A driver from before them does not know the question.
+        Attr::cudaDevAttrMemoryPoolsSupported
+        | Attr::cudaDevAttrHostMemoryPoolsSupported
+        | Attr::cudaDevAttrMemoryPoolSupportedHandleTypes
+            if runtime::driver_version() < POOLS_SINCE =>
+        {
+            return Err(INVALID_VALUE);
+        }
         Attr::cudaDevAttrMemoryPoolsSupported | Attr::cudaDevAttrHostMemoryPoolsSupported => {
             c_int::from(device.config.memory_pools)
         }
@@ -79,6 +89,7 @@ api! {
     fn cudaSetDevice(device: c_int) needs Device {
         let device = known(device)?;
         thread::with(|t| t.device.set(device));
+        runtime::make_context(device);
         Ok(())
     }
 
@@ -130,6 +141,7 @@ api! {
         let device = thread::device();
         let mut rt = runtime::synchronize(lock(), Some(device));
         rt.reset_device(device);
+        runtime::destroy_context(device);
         Ok(())
     }
 
@@ -205,15 +217,31 @@ fn properties(device: &Device) -> Answer<sys::cudaDeviceProp> {
 }
 
 impl runtime::Runtime {
-    /// Frees what a device holds and forgets its streams and events. Its work is done. Page-locked memory stays.
+    /// Frees what a device holds, the page-locked memory that was made while it was current too, and forgets its streams
+    /// and events. Its work is done.
     fn reset_device(&mut self, ordinal: u32) {
-        self.memory
-            .blocks
-            .retain(|_, b| b.host || b.device != ordinal);
+        self.memory.pinned.retain(|start, region| {
+            let goes = region.device == ordinal;
+            if goes {
+                crate::check::gone(*start, region.len);
+            }
+            if goes && !region.registered {
+                mirror::unmap_host(*start as usize, region.len as usize);
+            }
+            !goes
+        });
+        self.memory.blocks.retain(|start, b| {
+            let stays = b.host || b.device != ordinal;
+            if !stays {
+                crate::check::gone(*start, b.size);
+            }
+            stays
+        });
         let Some(old) = self.devices.get(ordinal as usize) else {
             return;
         };
         let (config, default_pool) = (old.config.clone(), old.default_pool);
+        let limits = old.limits.of_an_empty_device();
         let fresh = self.config.as_ref().and_then(|c| c.fresh);
         let default_place = self.pool_handles.get(default_pool).copied();
         for (place, entry) in self.pools.iter_mut().enumerate() {
@@ -229,6 +257,7 @@ impl runtime::Runtime {
         }
         if let Some(device) = self.devices.get_mut(ordinal as usize) {
             *device = Device::new(config, fresh);
+            device.limits = limits;
             device.default_pool = default_pool;
             device.current_pool = default_pool;
         }

@@ -12,9 +12,6 @@ use crate::sys::{self, cudaDriverEntryPointQueryResult as Found, cudaError};
 use crate::{error, runtime, thread, vmm};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
-/// The newest version of the driver's interface that is answered for.
-const VERSION: u32 = 13000;
-
 /// Defines functions of the driver, checked against the header's type of each, and the table to find them in.
 macro_rules! driver {
     ($(fn $name:ident($($arg:ident: $type:ty),* $(,)?) is $pfn:ty, since $version:literal, needs $needs:ident $body:block)*) => {
@@ -38,6 +35,9 @@ macro_rules! driver {
 /// A question about a pointer; its type is not among the header's that are bound here.
 type PointerGetAttribute = Option<unsafe extern "C" fn(*mut c_void, c_uint, u64) -> sys::CUresult>;
 
+/// The same of a context's id.
+type CtxGetId = Option<unsafe extern "C" fn(sys::CUcontext, *mut c_ulonglong) -> sys::CUresult>;
+
 driver! {
     fn cuGetErrorName(
         code: sys::CUresult,
@@ -54,6 +54,21 @@ driver! {
         need(pctx)?;
         let mut rt = lock();
         put(pctx, rt.device(thread::device() as c_int)?.default_pool as sys::CUcontext)
+    }
+
+    fn cuCtxGetId(
+        ctx: sys::CUcontext,
+        ctxId: *mut c_ulonglong,
+    ) is CtxGetId, since 12000, needs Device {
+        need(ctxId)?;
+        let device = if ctx.is_null() {
+            thread::device()
+        } else {
+            let rt = lock();
+            let of = rt.devices.iter().position(|d| d.default_pool == ctx as usize);
+            of.ok_or(cudaError::cudaErrorDeviceUninitialized)? as u32
+        };
+        put(ctxId, runtime::context(device)?)
     }
 
     fn cuCtxGetDevice(
@@ -287,7 +302,8 @@ api! {
         _flags: c_ulonglong,
         driverStatus: *mut Found,
     ) needs Driver {
-        entry_point(symbol, funcPtr, VERSION, driverStatus)
+        let version = u32::try_from(runtime::runtime_version()).unwrap_or(0);
+        entry_point(symbol, funcPtr, version, driverStatus)
     }
 
     fn cudaGetDriverEntryPointByVersion(
@@ -313,6 +329,11 @@ fn entry_point(
     // SAFETY: not null, and a C string by the contract of the function.
     let name = unsafe { CStr::from_ptr(symbol) };
     let (found, answer) = match name.to_str().ok().and_then(find) {
+        // A driver that is older than the function lacks it.
+        Some((_, since)) if i64::from(since) > i64::from(runtime::driver_version()) => (
+            std::ptr::null_mut(),
+            Found::cudaDriverEntryPointSymbolNotFound,
+        ),
         Some((at, since)) if since <= version => (at, Found::cudaDriverEntryPointSuccess),
         Some(_) => (
             std::ptr::null_mut(),

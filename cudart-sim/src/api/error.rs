@@ -3,34 +3,41 @@
 use super::put;
 use crate::calls::{Call, same_signatures};
 use crate::sys::{self, cudaError_t};
-use crate::{counters, error, runtime, thread};
+use crate::{counters, error, fault, runtime, thread};
 use std::ffi::{c_char, c_int, c_void};
 
-/// The state in which every question about errors has one answer.
-fn fixed() -> Option<cudaError_t> {
+/// The states in which every question has one answer.
+fn gone() -> Option<cudaError_t> {
     if runtime::forked() {
         return Some(cudaError_t::cudaErrorInitializationError);
     }
-    if runtime::unloaded() {
-        return Some(cudaError_t::cudaErrorCudartUnloading);
+    runtime::unloaded().then_some(cudaError_t::cudaErrorCudartUnloading)
+}
+
+/// The code that answers a question about errors, if it is not this thread's last error.
+fn fixed(call: Call) -> Option<cudaError_t> {
+    if let Some(code) = gone() {
+        return Some(code);
     }
     runtime::start();
     if runtime::no_driver() {
         return Some(cudaError_t::cudaErrorInsufficientDriver);
     }
-    runtime::broken(thread::device())
+    fault::injected(call, None).or_else(|| runtime::broken(thread::device()))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudaGetLastError() -> cudaError_t {
     counters::count(Call::cudaGetLastError);
-    fixed().unwrap_or_else(|| cudaError_t(thread::with(|t| t.last_error.replace(0))))
+    fixed(Call::cudaGetLastError)
+        .unwrap_or_else(|| cudaError_t(thread::with(|t| t.last_error.replace(0))))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudaPeekAtLastError() -> cudaError_t {
     counters::count(Call::cudaPeekAtLastError);
-    fixed().unwrap_or_else(|| cudaError_t(thread::with(|t| t.last_error.get())))
+    fixed(Call::cudaPeekAtLastError)
+        .unwrap_or_else(|| cudaError_t(thread::with(|t| t.last_error.get())))
 }
 
 #[unsafe(no_mangle)]
@@ -45,19 +52,41 @@ pub unsafe extern "C" fn cudaGetErrorString(error: cudaError_t) -> *const c_char
     error::text(error).as_ptr()
 }
 
-/// Works without a driver too: 0 is the answer that says so.
+/// What both questions about versions have in common: they work without a driver, and in a host function.
+fn version(call: Call, place: *mut c_int, version: impl FnOnce() -> i32) -> cudaError_t {
+    counters::count(call);
+    if let Some(code) = gone() {
+        return code;
+    }
+    runtime::start();
+    let refused = fault::injected(call, None);
+    let answer = refused.map_or_else(|| put(place, version()), Err);
+    answer.map_or_else(
+        |code| {
+            thread::record_error(code);
+            code
+        },
+        |()| cudaError_t::cudaSuccess,
+    )
+}
+
+/// 0 is the answer that says that there is no driver.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudaDriverGetVersion(driverVersion: *mut c_int) -> cudaError_t {
-    counters::count(Call::cudaDriverGetVersion);
-    runtime::start();
-    let version = if runtime::no_driver() { 0 } else { 13000 };
-    put(driverVersion, version).map_or_else(|e| e, |()| cudaError_t::cudaSuccess)
+    version(
+        Call::cudaDriverGetVersion,
+        driverVersion,
+        runtime::driver_version,
+    )
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cudaRuntimeGetVersion(runtimeVersion: *mut c_int) -> cudaError_t {
-    counters::count(Call::cudaRuntimeGetVersion);
-    put(runtimeVersion, 13000).map_or_else(|e| e, |()| cudaError_t::cudaSuccess)
+    version(
+        Call::cudaRuntimeGetVersion,
+        runtimeVersion,
+        runtime::runtime_version,
+    )
 }
 
 // In the headers these are static inline functions. The bindings call wrappers of them, which go by these names.

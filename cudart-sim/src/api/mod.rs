@@ -24,8 +24,13 @@ macro_rules! api {
         $(
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($arg: $type),*) -> crate::sys::cudaError_t {
+                #[allow(unused_imports)]
+                use crate::entry::NoStream as _;
+                // The first stream among the arguments.
+                let stream = None$(.or_else(|| crate::entry::Argument($arg).stream()))*;
                 crate::entry::enter(
                     crate::calls::Call::$name,
+                    stream,
                     crate::entry::Needs::$needs,
                     || -> crate::error::Answer { $body },
                 )

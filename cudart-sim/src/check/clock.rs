@@ -116,6 +116,10 @@ impl Order {
         self.streams.contains_key(&uid) || self.gone.contains_key(&uid)
     }
 
+    pub(crate) fn is_gone(&self, uid: u64) -> bool {
+        self.gone.contains_key(&uid)
+    }
+
     fn ensure(&mut self, who: Who) {
         if self.streams.contains_key(&who.uid) {
             return;
@@ -140,6 +144,19 @@ impl Order {
             joined: 0,
         };
         self.insert(stream);
+        // What it gives up before it has done anything is waited for with its device, too.
+        self.publish(who, component, last + 1);
+    }
+
+    /// A stream has reached a tick: its device knows.
+    fn publish(&mut self, who: Who, component: u32, tick: u64) {
+        if let Some(device) = self.device(who.device) {
+            raise(Arc::make_mut(&mut device.all), component, tick);
+            if matches!(who.kind, Kind::Blocking | Kind::PerThread) {
+                raise(Arc::make_mut(&mut device.blocking), component, tick);
+                device.version += 1;
+            }
+        }
     }
 
     fn insert(&mut self, stream: Stream) {
@@ -254,13 +271,7 @@ impl Order {
         let stream = self.streams.get_mut(&uid)?;
         stream.tick += 1;
         let (who, component, tick) = (stream.who, stream.component, stream.tick);
-        if let Some(device) = self.device(who.device) {
-            raise(Arc::make_mut(&mut device.all), component, tick);
-            if matches!(who.kind, Kind::Blocking | Kind::PerThread) {
-                raise(Arc::make_mut(&mut device.blocking), component, tick);
-                device.version += 1;
-            }
-        }
+        self.publish(who, component, tick);
         Some((component, tick))
     }
 

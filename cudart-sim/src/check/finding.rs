@@ -65,7 +65,7 @@ pub(crate) struct Op {
     backtrace: Option<Box<Backtrace>>,
 }
 
-thread_local! {
+crate::sync::thread_local! {
     static TAG: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
     static SITE: Cell<Option<&'static Location<'static>>> = const { Cell::new(None) };
 }

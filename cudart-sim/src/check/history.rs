@@ -95,6 +95,8 @@ impl Probe<'_> {
 pub(crate) struct History {
     cells: BTreeMap<u64, Cell>,
     next_sweep: usize,
+    /// How many ranges and accesses were looked at so far.
+    pub(crate) visited: u64,
 }
 
 impl History {
@@ -117,6 +119,7 @@ impl History {
         if let Some(cell) = self.cells.get_mut(&start)
             && cell.end == end
         {
+            self.visited += 1 + cell.entries.len() as u64;
             probe.apply(start, cell, hit);
             if cell.entries.is_empty() {
                 self.cells.remove(&start);
@@ -134,6 +137,7 @@ impl History {
             };
             self.add_gap(&mut last, at, s, probe);
             at = cell.end;
+            self.visited += 1 + cell.entries.len() as u64;
             probe.apply(s, &mut cell, hit);
             self.add(&mut last, s, cell);
         }
@@ -228,6 +232,7 @@ impl History {
         let cells = std::mem::take(&mut self.cells);
         let mut last = None;
         for (start, mut cell) in cells {
+            self.visited += 1 + cell.entries.len() as u64;
             cell.entries.retain(|e| !host.certain(e.component, e.tick));
             self.add(&mut last, start, cell);
         }

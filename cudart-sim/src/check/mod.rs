@@ -27,13 +27,14 @@ pub(crate) use finding::called_from;
 
 use crate::engine::Engine;
 use crate::stream::{Point, Stream};
+use crate::sync::{Mutex, MutexGuard};
 use crate::trace::Access;
-use crate::work::{Place, Work};
+use crate::work::{Place, Shape, Work};
 use finding::{Op, Role};
 use state::Checker;
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
 use view::Snapshot;
 
 /// What the ordering checker does.
@@ -73,18 +74,24 @@ pub(crate) fn on() -> bool {
 fn from_environment() -> bool {
     let mut checker = lock();
     if MODE.load(Relaxed) == UNSET {
-        let wanted = match std::env::var("CUDART_SIM_CHECK").as_deref() {
-            Ok("report") => Check::Report,
-            Ok("abort") => Check::Abort,
-            Ok("" | "off") | Err(_) => Check::Off,
-            Ok(other) => {
-                eprintln!("cudart-sim: CUDART_SIM_CHECK={other} is not understood and is ignored");
-                Check::Off
-            }
-        };
+        let wanted = from_variable().unwrap_or(Check::Off);
         set(&mut checker, wanted);
     }
     MODE.load(Relaxed) == ON
+}
+
+/// What `CUDART_SIM_CHECK` asks for, if it is set and understood.
+pub(crate) fn from_variable() -> Option<Check> {
+    match std::env::var("CUDART_SIM_CHECK").as_deref() {
+        Ok("report") => Some(Check::Report),
+        Ok("abort") => Some(Check::Abort),
+        Ok("off") => Some(Check::Off),
+        Ok("") | Err(_) => None,
+        Ok(other) => {
+            eprintln!("cudart-sim: CUDART_SIM_CHECK={other} is not understood and is ignored");
+            None
+        }
+    }
 }
 
 fn set(checker: &mut Option<Checker>, wanted: Check) {
@@ -149,8 +156,12 @@ pub(crate) fn submitted(call: &str, stream: Option<&Stream>, point: Point, work:
 }
 
 /// Pageable memory is read by a call that copies it to a device.
-pub(crate) fn pageable_source(call: &str, start: usize, len: usize) {
-    with(|c| c.host(call, Role::Access, line(start as u64, len as u64, false)));
+pub(crate) fn pageable_source(call: &str, start: usize, shape: Shape) {
+    with(|c| {
+        let place = Place::Host(start, false);
+        let access = Access::new(&place, shape, shape.src_pitch, false);
+        c.host(call, Role::Access, access);
+    });
 }
 
 /// A stream's handle is gone.
@@ -323,7 +334,7 @@ pub(crate) fn physical_gone(number: u64) {
     with(|c| c.history.clear(first, last));
 }
 
-thread_local! {
+crate::sync::thread_local! {
     /// What the host function or the kernel that this thread runs comes after.
     static RUNNING: RefCell<Option<Snapshot>> = const { RefCell::new(None) };
 }

@@ -140,8 +140,11 @@ impl Checker {
 
     /// A report in the clock of a stream. An allocation is a new point in it; a free is where the stream stands.
     pub(super) fn report(&mut self, op: &Arc<Op>, who: Who) {
-        self.make_room(who.uid);
-        self.order.register(who);
+        // A stream that is gone keeps its clock as long as it is asked about.
+        if !self.order.is_gone(who.uid) {
+            self.make_room(who.uid);
+            self.order.register(who);
+        }
         let tick = match op.role {
             Role::Free => self.order.now(who.uid),
             // A stream that is gone has no new points.

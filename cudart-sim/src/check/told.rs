@@ -62,6 +62,8 @@ pub struct CheckerSize {
     pub ranges: usize,
     /// Entries of a clock.
     pub clocks: usize,
+    /// Ranges and accesses that were looked at since the machine began: what all comparisons have cost.
+    pub visited: u64,
 }
 
 /// How much the checker remembers now; nothing while it is off.
@@ -69,6 +71,7 @@ pub fn checker_size() -> CheckerSize {
     with(|c| CheckerSize {
         ranges: c.history.len(),
         clocks: c.order.width(),
+        visited: c.history.visited,
     })
 }
 
@@ -79,7 +82,8 @@ pub enum By {
     Host,
     /// A stream: what it is given from now on comes after.
     Stream(cudaStream_t),
-    /// A stream by its id (`cudaStreamGetId`), also one that is destroyed: then it means the stream's end.
+    /// A stream by its id (`cudaStreamGetId`), also one that is destroyed: then it means the stream's end. One that was
+    /// destroyed long ago may be forgotten; then it is as [`By::Nobody`].
     StreamId(u64),
     /// Nobody, for a free: the block is given up, but work that was submitted before may still use it, in any stream. The
     /// allocator has to order the next use behind all of it, though not behind a stream that the block was allocated for
@@ -120,10 +124,14 @@ fn resolve(by: By) -> Resolved {
         }
         By::StreamId(uid) => {
             let known = with(|c| c.order.who(uid));
-            // A stream that is gone from the machine, or from here, did nothing that the host does not know.
-            let live = |s: &&crate::stream::Stream| !s.destroyed;
-            let found = known.or_else(|| runtime::lock().engine.with_id(uid).filter(live).map(who));
-            found.map_or(Resolved::Host, Resolved::Stream)
+            // One that is gone and forgotten: what it waited for is forgotten too.
+            let live = |uid| {
+                let rt = runtime::lock();
+                let stream = rt.engine.with_id(uid);
+                stream.filter(|s| !s.destroyed).map(who)
+            };
+            let found = known.or_else(|| live(uid));
+            found.map_or(Resolved::Nobody, Resolved::Stream)
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Short forms for the tests: calls that answer numbers, streams that are stalled, both schedules.
 #![allow(dead_code, unused_macros, unused_imports)]
 
+use cudart_sim::testing::Machine;
 use cudart_sim::{Schedule, sys};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Calls a CUDA function; the answer is the number of the error.
@@ -26,24 +26,24 @@ pub const ANY: sys::cudaMemcpyKind = sys::cudaMemcpyKind::cudaMemcpyDefault;
 pub const LEGACY: sys::cudaStream_t = 1 as sys::cudaStream_t;
 pub const PER_THREAD: sys::cudaStream_t = 2 as sys::cudaStream_t;
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+/// Tests that share the one machine of the process take turns. Leaves a fresh machine, lazy and checked: a test that does
+/// something without the order that a correct program needs says so (`without_check`), or takes its findings.
+pub fn machine() -> Machine {
+    Machine::new()
+}
 
-/// Tests that share the one machine of the process take turns. Leaves a fresh machine, eager.
-pub fn machine() -> MutexGuard<'static, ()> {
-    let turn = ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner());
-    cudart_sim::reset();
-    turn
+/// What this test does has not the order that a correct program needs.
+pub fn unordered() {
+    cudart_sim::check(cudart_sim::Check::Off);
 }
 
 /// Runs a test on a fresh machine under each schedule that must not make a difference to it.
 pub fn under_every_schedule(test: impl Fn()) {
-    for schedule in [Schedule::Eager, Schedule::Lazy, Schedule::Random(11)] {
-        let _turn = machine();
-        cudart_sim::set_schedule(schedule);
+    cudart_sim::testing::under_every_schedule(|schedule| {
         eprintln!("schedule {schedule:?}");
         test();
         assert_eq!(cuda!(cudaDeviceSynchronize()), 0);
-    }
+    });
 }
 
 pub fn stream() -> sys::cudaStream_t {
@@ -207,14 +207,11 @@ pub fn findings(program: impl Fn()) -> Vec<cudart_sim::Finding> {
     let mut kinds: Option<Vec<cudart_sim::FindingKind>> = None;
     let mut found = Vec::new();
     for schedule in [Schedule::Eager, Schedule::Lazy, Schedule::Random(5)] {
-        let _turn = machine();
-        cudart_sim::check(cudart_sim::Check::Off);
+        let _turn = machine().schedule(schedule).devices(2, 1 << 30);
         cudart_sim::check(cudart_sim::Check::Report);
-        cudart_sim::set_schedule(schedule);
         program();
         found = cudart_sim::report();
         assert_eq!(cuda!(cudaDeviceSynchronize()), 0);
-        cudart_sim::check(cudart_sim::Check::Off);
         let these: Vec<_> = found.iter().map(|f| f.kind).collect();
         assert_eq!(
             *kinds.get_or_insert_with(|| these.clone()),

@@ -2,7 +2,8 @@
 #![allow(dead_code, unused_macros, unused_imports)]
 
 pub use super::common::*;
-use cudart_sim::sys::{cudaEvent_t as Event, cudaStream_t as Stream};
+use cudart_sim::sys::cudaEvent_t as Event;
+pub use cudart_sim::sys::cudaStream_t as Stream;
 use std::ffi::c_void;
 
 pub type Pointer = *mut c_void;

@@ -4,7 +4,6 @@
 pub use cudart_sim::sys;
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Calls a CUDA function; the answer is the number of the error.
@@ -33,11 +32,9 @@ pub const H2D: sys::cudaMemcpyKind = sys::cudaMemcpyKind::cudaMemcpyHostToDevice
 pub const D2H: sys::cudaMemcpyKind = sys::cudaMemcpyKind::cudaMemcpyDeviceToHost;
 pub const D2D: sys::cudaMemcpyKind = sys::cudaMemcpyKind::cudaMemcpyDeviceToDevice;
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-/// Tests of one process take turns: a capture forbids things to all threads.
-pub fn turn() -> MutexGuard<'static, ()> {
-    ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner())
+/// Tests of one process take turns: a capture forbids things to all threads. The machine is fresh, lazy and checked.
+pub fn turn() -> cudart_sim::testing::Machine {
+    cudart_sim::testing::Machine::new()
 }
 
 /// Runs a test of this name in a process of its own, with these variables: for what cannot be mended, or what needs a

@@ -4,6 +4,7 @@ use super::LiveBlock;
 use crate::{
     capture,
     config::Config,
+    context,
     cuda::{self, CopyKind},
     device::{memory_pools_supported, on_device},
     error::{Error, OutOfMemory, Place, Result},
@@ -542,7 +543,10 @@ impl Inner {
             Home::Pool(device) => self.state(device)?.pool.uses(block, only_writes),
             Home::Native(device) => self.state(device)?.native.uses(block, only_writes),
         };
-        fences.iter().try_for_each(|fence| fence.wait_on_host())
+        fences.iter().try_for_each(|fence| {
+            context::check(fence.core().device())?;
+            fence.wait_on_host()
+        })
     }
 
     /// Submits work that touches ranges (start, bytes, whether it writes): checks those that belong to the manager,

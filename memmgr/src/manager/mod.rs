@@ -7,6 +7,7 @@ pub(crate) use inner::{Home, Inner};
 use crate::{
     capture, checker,
     config::Config,
+    context,
     cuda::{self, CopyKind, Rows},
     device::on_device,
     error::{Error, OutOfMemory, Place, Result},
@@ -193,7 +194,7 @@ impl MemoryManager {
             return Ok(std::ptr::null_mut());
         }
         process::gate()?;
-        self.allocate_device_at(cuda::get_device_in_one_call()?, size)
+        self.allocate_device_at(context::current_device()?, size)
     }
 
     /// As [`MemoryManager::allocate_device`], on the device with this ordinal.
@@ -671,7 +672,7 @@ impl MemoryManager {
     /// # Errors
     /// What the runtime says; the rest has been given back all the same.
     pub fn trim(&self) -> Result<usize> {
-        process::gate()?;
+        context::check_all()?;
         let mut total = self.inner.pinned.trim();
         for state in self.inner.states() {
             total = sum(total, state.trim());
@@ -686,7 +687,7 @@ impl MemoryManager {
     /// # Errors
     /// What the runtime says; the rest has been given back all the same.
     pub fn shutdown(&self) -> Result<ShutdownReport> {
-        process::gate()?;
+        context::check_all()?;
         let mut released = self.inner.pinned.shutdown();
         for state in self.inner.states() {
             released = sum(released, state.pool.shutdown());
@@ -710,7 +711,7 @@ impl MemoryManager {
     /// # Safety
     /// Nobody uses or frees those raw pointers afterwards.
     pub unsafe fn shutdown_and_free_raw(&self) -> Result<ShutdownReport> {
-        process::gate()?;
+        context::check_all()?;
         for state in self.inner.states() {
             on_device(state.ordinal, cuda::wait_for_device)?;
         }

@@ -5,8 +5,8 @@
 use super::{GRANULE, Pool, State, best_fit, observer::SegmentChange, order::Live, segment};
 use crate::{
     config::Reuse,
-    cuda,
-    error::{Error, Result},
+    context, cuda,
+    error::{Error, Place, Result},
     event::Fence,
     stream::Handle,
     sync::lock,
@@ -38,6 +38,10 @@ impl Pool {
         raw: bool,
     ) -> Result<usize> {
         let rounded = best_fit::checked(size)?;
+        match self.place() {
+            Place::Device(device) => context::check(device)?,
+            Place::Pinned => context::check_all()?,
+        }
         self.prepare()?;
         let reuse = {
             let state = lock(&self.state);

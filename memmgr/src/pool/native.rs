@@ -13,6 +13,7 @@ use super::{
     worth_a_query,
 };
 use crate::{
+    context,
     cuda::{self, PoolAttr, RawPool},
     device::on_device,
     error::{Error, OutOfMemory, Place, Result},
@@ -200,6 +201,7 @@ impl Native {
         raw: bool,
     ) -> Result<usize> {
         best_fit::checked(size)?;
+        context::check(self.device)?;
         if let Some(handle) = on {
             handle.refuse_capture(
                 "an allocation of the driver's pool on a stream",

@@ -3,7 +3,7 @@
 //! A segment is zeroed once when it is made, so that no buffer ever shows what another process left in memory.
 
 use crate::{
-    cuda,
+    context, cuda,
     device::on_device,
     error::{Error, Place, Result},
     event::Fence,
@@ -58,6 +58,7 @@ impl Source {
                     let _ = unsafe { cuda::free(base) };
                     return Err(error);
                 }
+                context::note(*device);
                 Ok(base)
             }),
             Source::Pinned => {
@@ -121,12 +122,9 @@ struct Orphans {
 }
 
 impl Orphans {
-    /// Waits until nothing touches the segments any more. Where no mark can tell, the device is waited for.
+    /// Waits until nothing touches the segments any more.
     fn settle(&self) -> Result<()> {
-        self.marks.iter().try_for_each(|mark| {
-            mark.wait_on_host()
-                .or_else(|_| on_device(mark.core().device(), cuda::wait_for_device))
-        })
+        self.marks.iter().try_for_each(|mark| mark.wait_on_host())
     }
 }
 

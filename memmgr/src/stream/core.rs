@@ -7,6 +7,7 @@
 
 use crate::{
     capture::{self, Keeper},
+    context,
     cuda::{self, RawEvent, RawStream},
     device::on_device,
     error::{Error, Result},
@@ -329,6 +330,8 @@ impl StreamCore {
 
     /// Records the end and destroys the handle if it is ours; left to a later call where CUDA permits none.
     fn finish(self: &Arc<Self>) -> Result<()> {
+        // The handle may be dead, with its context.
+        let _ = context::check(self.device);
         // Neither a record nor the end of the handle would leave the capture whole: after it.
         if self.is_out_of_bounds() {
             return self.defer(capture::refusal(

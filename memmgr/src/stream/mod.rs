@@ -7,7 +7,7 @@ pub(crate) use self::core::{Handle, StreamCore, all_idle, finish_retirements};
 
 use self::core::{LEGACY, PER_THREAD};
 use crate::{
-    capture,
+    capture, context,
     cuda::{self, RawStream},
     device::on_device,
     error::{Error, Result},
@@ -94,7 +94,12 @@ impl StreamBuilder {
         } else {
             (sys::cudaStreamNonBlocking, StreamKind::NonBlocking)
         };
-        let raw = on_device(device, || cuda::stream_create(flags, self.priority))?;
+        context::check(device)?;
+        let raw = on_device(device, || {
+            let raw = cuda::stream_create(flags, self.priority)?;
+            context::note(device);
+            Ok(raw)
+        })?;
         // SAFETY: the handle was just made and is ours; it lives until the last `Handle` is dropped.
         match unsafe { Handle::register(raw, device, kind, true) } {
             Ok(handle) => Ok(Stream { handle }),
@@ -261,7 +266,8 @@ impl Stream {
         unsafe extern "C" fn run(data: *mut c_void) {
             // SAFETY: `data` came from `Box::into_raw` below and the runtime calls this once.
             let job = unsafe { Box::from_raw(data.cast::<Job>()) };
-            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
+            let job = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+            if cuda::as_host_function(job).is_err() {
                 tracing::error!("a host function panicked");
             }
         }

@@ -645,6 +645,36 @@ fn objects_of_graphs() {
     destroy([s]);
 }
 
+fn legacy_stream() {
+    let p = malloc(4096);
+    for (mode, name) in MODES.into_iter().enumerate() {
+        let s = blocking_stream();
+        let mode = sys::cudaStreamCaptureMode(mode as u32);
+        ok!(cudaStreamBeginCapture(s, mode));
+        let mut found = sys::cudaStreamCaptureStatus(9);
+        let code = cuda!(cudaStreamIsCapturing(LEGACY, &mut found));
+        is(
+            format!("{name}: capture of legacy"),
+            (code, status(s)),
+            (906, 1),
+        );
+        let code = cuda!(cudaMemsetAsync(p, 1, 4096, LEGACY));
+        is(format!("{name}: fill there"), (code, status(s)), (906, 2));
+        let code = cuda!(cudaStreamEndCapture(s, &mut null_mut()));
+        is(format!("{name}: end"), code, 901);
+        cuda!(cudaGetLastError());
+        destroy([s]);
+    }
+    beside("a fill on legacy, non-blocking", FINE, |_| {
+        let mut p = null_mut();
+        assert_eq!(relaxed(|| cuda!(cudaMalloc(&mut p, 4096))), 0);
+        let code = cuda!(cudaMemsetAsync(p, 1, 4096, LEGACY));
+        assert_eq!(relaxed(|| cuda!(cudaFree(p))), 0);
+        code
+    });
+    ok!(cudaFree(p));
+}
+
 facts! {
     while_relaxed_elsewhere, Documentation: "The same of `cudaHostAlloc`, `cudaFreeHost`, stream-ordered memory and queries of another stream, and pools";
     graphs_beside_a_capture, Documentation: "A relaxed thread may instantiate, launch and destroy graphs beside a capture";
@@ -666,4 +696,5 @@ facts! {
     begun_and_ended_twice, Gpu: "The end of no capture, and a second begin: 401, and the capture lives on";
     events_of_ended_captures, Gpu: "An event of a capture that ended well is refused (1); one recorded on a dead capture's stream is done";
     runs_when_launched, Documentation: "Captured work runs when its graph is launched, not before";
+    legacy_stream, Documentation: "While a blocking stream captures, legacy answers 906: to the question whether it captures, harmlessly, and to work, which kills the capture";
 }

@@ -62,6 +62,65 @@ fn in_a_host_function() {
     destroy([s]);
 }
 
+/// What a host function tries, and what it is answered.
+struct Tries {
+    stream: Stream,
+    event: Event,
+    plain: Pointer,
+    pooled: Pointer,
+    pinned: Pointer,
+    answers: Vec<(&'static str, u32)>,
+}
+
+fn refused_in_a_host_function() {
+    extern "C" fn call(data: *mut c_void) {
+        // SAFETY: the test passes this, and looks at it only after the stream's work.
+        let t = unsafe { &mut *data.cast::<Tries>() };
+        let (mut p, mut e) = (null_mut(), null_mut());
+        t.answers = vec![
+            ("cudaFree", cuda!(cudaFree(t.plain))),
+            ("cudaFreeAsync", cuda!(cudaFreeAsync(t.pooled, t.stream))),
+            ("cudaFreeHost", cuda!(cudaFreeHost(t.pinned))),
+            ("cudaStreamDestroy", cuda!(cudaStreamDestroy(t.stream))),
+            (
+                "cudaEventRecord",
+                cuda!(cudaEventRecord(t.event, null_mut())),
+            ),
+            (
+                "cudaEventCreate",
+                cuda!(cudaEventCreateWithFlags(&mut e, 2)),
+            ),
+            ("cudaEventQuery", cuda!(cudaEventQuery(t.event))),
+            ("cudaHostAlloc", cuda!(cudaHostAlloc(&mut p, 4096, 0))),
+        ];
+    }
+    let (s, other) = (stream(), stream());
+    let mut tries = Tries {
+        stream: other,
+        event: event(),
+        plain: malloc(MIB),
+        pooled: malloc_async(MIB, other),
+        pinned: pinned(MIB),
+        answers: Vec::new(),
+    };
+    ok!(cudaLaunchHostFunc(s, Some(call), (&raw mut tries).cast()));
+    ok!(cudaStreamSynchronize(s));
+    for (what, code) in &tries.answers {
+        is(*what, *code, 800);
+    }
+    // What was not refused may be gone, and using it again would end the program.
+    if tries.answers.iter().any(|(_, code)| *code != 800) {
+        return;
+    }
+    is("cudaFree later", cuda!(cudaFree(tries.plain)), 0);
+    let later = cuda!(cudaFreeAsync(tries.pooled, other));
+    is("cudaFreeAsync later", later, 0);
+    is("cudaFreeHost later", cuda!(cudaFreeHost(tries.pinned)), 0);
+    ok!(cudaStreamSynchronize(other));
+    ok!(cudaEventDestroy(tries.event));
+    destroy([s, other]);
+}
+
 fn dead_handles() {
     if !SIMULATED {
         return skip("a GPU's runtime crashes");
@@ -82,5 +141,6 @@ facts! {
     a_failure_replaces, Gpu: "A failing call replaces the last error";
     of_its_thread, Documentation: "The last error is the thread's own";
     in_a_host_function, Gpu: "A CUDA call in a host function answers 800 and leaves no error";
+    refused_in_a_host_function, Documentation: "Frees, records, queries, and destroying a stream, too: refused there (800), they have done nothing";
     dead_handles, Own: "A destroyed stream's handle is answered with 400";
 }

@@ -22,6 +22,7 @@ mod queues;
 mod relied_upon;
 mod sizes;
 mod streams;
+mod two_devices;
 mod virtual_memory;
 mod waiting;
 
@@ -46,6 +47,8 @@ pub enum From {
     Gpu,
     /// NVIDIA's description says so, and `memmgr` relies on it.
     Documentation,
+    /// Neither measured nor documented when it was written down, and `memmgr` relies on it.
+    Assumed,
     /// The simulated runtime's own choice, where a GPU crashes.
     Own,
 }
@@ -124,6 +127,7 @@ impl Fact {
 
     fn check(&self) -> Verdict {
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        machine();
         if HANGS.load(Ordering::Relaxed) {
             return Verdict::Differs(vec!["not tried: an earlier one never returned".to_owned()]);
         }
@@ -155,6 +159,19 @@ impl Fact {
                 Verdict::Differs(vec![format!("it has not returned after {PATIENCE:?}")])
             }
         }
+    }
+}
+
+/// The simulated machine has two devices, for what needs as many. Comes before the first CUDA call.
+fn machine() {
+    #[cfg(feature = "sim")]
+    {
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        ONCE.call_once(|| {
+            let mut machine = cudart_sim::Config::default();
+            machine.devices.resize(2, Default::default());
+            cudart_sim::configure(machine.or_env()).expect("no call was made before");
+        });
     }
 }
 
@@ -193,6 +210,7 @@ const SUBJECTS: &[&[Fact]] = &[
     capture::FACTS,
     virtual_memory::FACTS,
     relied_upon::FACTS,
+    two_devices::FACTS,
 ];
 
 /// Checks everything once more and prints a row for each fact, if `MEMMGR_TABLE` is 1.
@@ -226,6 +244,7 @@ fn table() {
         let from = match fact.from {
             From::Gpu => "H200",
             From::Documentation => "documentation",
+            From::Assumed => "assumed",
             From::Own => "own",
         };
         let name = name.replace("::test::", "::");
@@ -243,6 +262,7 @@ fn every_fact_is_listed_once_and_the_backend_is_what_it_says() {
     names.dedup();
     assert_eq!(names.len(), all);
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    machine();
     let mut properties = sys::cudaDeviceProp::default();
     assert_eq!(
         cuda!(cudaGetDeviceProperties(&mut properties, 0)),

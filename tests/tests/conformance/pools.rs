@@ -179,6 +179,23 @@ fn most_of_the_device() {
     destroy([a, b]);
 }
 
+fn had_again_by_its_stream() {
+    let (s, p) = (stream(), pool());
+    let (code, block) = take(MIB, p, s);
+    is("1 MiB", code, 0);
+    let stall = Stall::on(s);
+    ok!(cudaFreeAsync(block, s));
+    let again = take(MIB, p, s);
+    is("again behind a stall", again, (0, block));
+    is("the stall is over", stall.is_over(), false);
+    is("used", held(p).0, 1 << 20);
+    stall.end();
+    ok!(cudaFreeAsync(again.1, s));
+    ok!(cudaStreamSynchronize(s));
+    ok!(cudaMemPoolDestroy(p));
+    destroy([s]);
+}
+
 fn destroyed() {
     let (s, p) = (stream(), pool());
     let (code, block) = take(4096, p, s);
@@ -284,6 +301,103 @@ fn high_marks() {
     destroy([s]);
 }
 
+fn seen_by_an_event() {
+    const SIZE: u64 = 64 << 20;
+    let (s, e, p) = (stream(), event(), pool());
+    keep(p, u64::MAX);
+    for synchronises in [true, false] {
+        let (code, block) = take(SIZE as usize, p, s);
+        is("64 MiB", code, 0);
+        ok!(cudaFreeAsync(block, s));
+        ok!(cudaEventRecord(e, s));
+        if synchronises {
+            ok!(cudaEventSynchronize(e));
+        } else {
+            while cuda!(cudaEventQuery(e)) == 600 {
+                std::thread::yield_now();
+            }
+        }
+        is("after the event", held(p), (0, SIZE));
+        is("a trim", cuda!(cudaMemPoolTrimTo(p, 0)), 0);
+        let how = if synchronises { "waited" } else { "asked" };
+        is(format!("after it, {how}"), held(p), (0, 0));
+    }
+    ok!(cudaMemPoolDestroy(p));
+    ok!(cudaEventDestroy(e));
+    destroy([s]);
+}
+
+fn block_outlives_its_stream() {
+    let (a, b, e, p) = (stream(), stream(), event(), pool());
+    let (code, block) = take(MIB, p, a);
+    is("1 MiB", code, 0);
+    ok!(cudaEventRecord(e, a));
+    destroy([a]);
+    ok!(cudaStreamWaitEvent(b, e, 0));
+    is("a fill", cuda!(cudaMemsetAsync(block, 6, MIB, b)), 0);
+    ok!(cudaStreamSynchronize(b));
+    is("its bytes", Bytes(read(block, MIB)), Bytes(vec![6; MIB]));
+    is("the free", cuda!(cudaFreeAsync(block, b)), 0);
+    ok!(cudaStreamSynchronize(b));
+    is("used, reserved", held(p), (0, 0));
+    ok!(cudaMemPoolDestroy(p));
+    ok!(cudaEventDestroy(e));
+    destroy([b]);
+}
+
+fn on_default_streams() {
+    for (what, s) in [
+        ("null", null_mut()),
+        ("legacy", LEGACY),
+        ("per-thread", PER_THREAD),
+    ] {
+        let p = pool();
+        let (code, block) = take(MIB, p, s);
+        is(format!("{what}: 1 MiB"), code, 0);
+        ok!(cudaMemsetAsync(block, 6, MIB, s));
+        ok!(cudaStreamSynchronize(s));
+        is(what, Bytes(read(block, 64)), Bytes(vec![6; 64]));
+        let code = cuda!(cudaFreeAsync(block, s));
+        is(format!("{what}: the free"), code, 0);
+        ok!(cudaStreamSynchronize(s));
+        is(what, held(p), (0, 0));
+        ok!(cudaMemPoolDestroy(p));
+    }
+}
+
+fn destroyed_with_a_free_in_flight() {
+    let (s, p) = (stream(), pool());
+    keep(p, u64::MAX);
+    // The first use of a pool may take memory for good.
+    let before = memory().0;
+    let (code, block) = take(256 * MIB, p, s);
+    is("256 MiB", code, 0);
+    let stall = Stall::on(s);
+    ok!(cudaFreeAsync(block, s));
+    is("cudaMemPoolDestroy", cuda!(cudaMemPoolDestroy(p)), 0);
+    is("the stall is over", stall.is_over(), false);
+    stall.end();
+    ok!(cudaStreamSynchronize(s));
+    ok!(cudaDeviceSynchronize());
+    let lost = before as i64 - memory().0 as i64;
+    is(format!("{lost} less afterwards"), lost < 64 << 20, true);
+    destroy([s]);
+}
+
+fn more_than_there_is() {
+    let (s, p) = (stream(), pool());
+    for size in [1 << 50, usize::MAX] {
+        is(format!("{size} bytes"), take(size, p, s), (2, null_mut()));
+    }
+    is("last error", cuda!(cudaGetLastError()), 2);
+    let (code, block) = take(MIB, p, s);
+    is("afterwards", code, 0);
+    ok!(cudaFreeAsync(block, s));
+    ok!(cudaStreamSynchronize(s));
+    ok!(cudaMemPoolDestroy(p));
+    destroy([s]);
+}
+
 facts! {
     default_is_current, Gpu: "A device's default pool is its current one, with threshold 0";
     starts_empty, Gpu: "A new pool is empty, with threshold 0";
@@ -292,10 +406,16 @@ facts! {
     goes_back, Gpu: "Used memory falls at the free, reserved memory at the next synchronisation";
     trims, Gpu: "A trim gives nothing back while the host has not seen the free complete, and succeeds all the same";
     most_of_the_device, Gpu: "What one stream has just freed is refused to another (2); after a synchronisation and a trim it is had";
+    had_again_by_its_stream, Documentation: "The stream that freed a block has it back at once, before the free is done";
     destroyed, Gpu: "A pool may be destroyed before its last block is freed; the default pool cannot (1)";
     host_pools, Gpu: "There are pools of host memory, which the host can write";
     freed_by_cuda_free, Gpu: "`cudaFree` frees stream-ordered memory, once (1), and the pool goes on counting it as used";
     freed_by_cuda_free_and_taken_again, Gpu: "What `cudaFree` freed is had again at once, by any stream";
     freed_on_another_stream, Documentation: "A stream that waited for the work may free the block";
     high_marks, Documentation: "A pool knows the most that it has held";
+    seen_by_an_event, Documentation: "A free that the host has seen by an event (waited for, or asked) is trimmed";
+    block_outlives_its_stream, Documentation: "A block is used and freed on another stream after its own was destroyed";
+    on_default_streams, Documentation: "Pools serve null, legacy and per-thread streams";
+    destroyed_with_a_free_in_flight, Documentation: "A pool may be destroyed while a free is in flight, without waiting, and its memory comes back";
+    more_than_there_is, Documentation: "1 PiB and `SIZE_MAX` of a pool of one's own are error 2, and nothing is broken afterwards";
 }

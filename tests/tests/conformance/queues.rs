@@ -175,8 +175,31 @@ fn goes_on() {
     destroy([s]);
 }
 
+fn questions() {
+    let s = stream();
+    let small = malloc_async(256, s);
+    ok!(cudaStreamSynchronize(s));
+    let full = Full::new();
+    let check = |what: &str, code: u32| {
+        let shape = if full.stall.is_over() { Waits } else { Returns };
+        is(what, (code, shape), (0, Returns));
+    };
+    check("cudaStreamGetId", cuda!(cudaStreamGetId(s, &mut 0)));
+    check("cudaStreamQuery", cuda!(cudaStreamQuery(s)));
+    let mut status = sys::cudaStreamCaptureStatus(9);
+    let code = cuda!(cudaStreamIsCapturing(s, &mut status));
+    check("cudaStreamIsCapturing", code);
+    check("cudaGetDevice", cuda!(cudaGetDevice(&mut 0)));
+    check("cudaSetDevice", cuda!(cudaSetDevice(0)));
+    check("cudaMemGetInfo", cuda!(cudaMemGetInfo(&mut 0, &mut 0)));
+    check("cudaFreeAsync", cuda!(cudaFreeAsync(small, s)));
+    full.end();
+    destroy([s]);
+}
+
 facts! {
     depth, Gpu: "A stalled stream takes 1,021 fills, then its caller waits";
     held_up, Gpu: "While a caller waits so, recording on the full stream, creating events and streams, `cudaHostAlloc` and `cudaMalloc` wait too";
     goes_on, Gpu: "Meanwhile event queries, and waits, fills, stream-ordered allocations and records on other streams, and mapping, do not wait";
+    questions, Assumed: "Nor do ids, queries and capture of other streams, the current device, free memory, and `cudaFreeAsync` elsewhere";
 }

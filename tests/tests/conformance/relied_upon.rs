@@ -258,6 +258,94 @@ fn portable_memory() {
     destroy([s.get()]);
 }
 
+fn attributes() {
+    let mut properties = sys::cudaDeviceProp::default();
+    ok!(cudaGetDeviceProperties(&mut properties, 0));
+    let attribute = |name| {
+        let mut value = -1;
+        (cuda!(cudaDeviceGetAttribute(&mut value, name, 0)), value)
+    };
+    let major = attribute(sys::cudaDeviceAttr::cudaDevAttrComputeCapabilityMajor);
+    is("major", major, (0, properties.major));
+    let minor = attribute(sys::cudaDeviceAttr::cudaDevAttrComputeCapabilityMinor);
+    is("minor", minor, (0, properties.minor));
+    // The runtime has no name for the driver's "virtual memory management".
+    let virtual_memory = attribute(sys::cudaDeviceAttr(102));
+    is("virtual memory", virtual_memory, (0, 1));
+}
+
+fn unknown_errors() {
+    // SAFETY: any code may be asked for; the answer is null or a string of static life.
+    let [name, text] = unsafe {
+        let code = sys::cudaError(54_321);
+        [sys::cudaGetErrorName(code), sys::cudaGetErrorString(code)]
+    };
+    for (what, at) in [("name", name), ("text", text)] {
+        is(format!("{what} is null"), at.is_null(), false);
+        if !at.is_null() {
+            // SAFETY: as above.
+            let told = unsafe { CStr::from_ptr(at) };
+            is(what, told, c"unrecognized error code");
+        }
+    }
+    is("last error", cuda!(cudaPeekAtLastError()), 0);
+}
+
+fn the_whole_device() {
+    let (a, b) = (stream(), blocking_stream());
+    let stalls = [Stall::on(a), Stall::on(b)];
+    for stall in &stalls {
+        stall.end_after(30);
+    }
+    is("synchronisation", cuda!(cudaDeviceSynchronize()), 0);
+    let over = stalls.each_ref().map(Stall::is_over);
+    is("both stalls are over", over, [true, true]);
+    destroy([a, b]);
+}
+
+fn events_of_per_thread_streams() {
+    let (b, e) = (Shared::new(stream()), Shared::new(event()));
+    let (ready, wait) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let theirs = std::thread::spawn(move || {
+        let stall = Stall::on(PER_THREAD);
+        let code = cuda!(cudaEventRecord(e.get(), PER_THREAD));
+        let _ = ready.send((code, stall));
+        let _ = ended.recv();
+        cuda!(cudaStreamSynchronize(PER_THREAD))
+    });
+    let (code, stall) = wait.recv().expect("it answers");
+    is("record", code, 0);
+    is("query elsewhere", cuda!(cudaEventQuery(e.get())), 600);
+    let code = cuda!(cudaStreamWaitEvent(b.get(), e.get(), 0));
+    is("wait elsewhere", code, 0);
+    is("it holds", cuda!(cudaStreamQuery(b.get())), 600);
+    stall.end();
+    is("and goes on", cuda!(cudaStreamSynchronize(b.get())), 0);
+    let _ = end.send(());
+    is("the other thread", theirs.join().expect("it ends"), 0);
+    let code = cuda!(cudaEventSynchronize(e.get()));
+    is("after the thread has ended", code, 0);
+    ok!(cudaEventDestroy(e.get()));
+    destroy([b.get()]);
+}
+
+fn freed_by_another_thread() {
+    let s = stream();
+    let all = Shared::new((s, malloc(MIB), pinned(MIB), malloc_async(MIB, s)));
+    let elsewhere = std::thread::spawn(move || {
+        let (s, p, h, q) = all.get();
+        let codes = [
+            cuda!(cudaFree(p)),
+            cuda!(cudaFreeHost(h)),
+            cuda!(cudaFreeAsync(q, s)),
+        ];
+        (codes, cuda!(cudaStreamDestroy(s)))
+    });
+    let codes = elsewhere.join().expect("it ends");
+    is("by a thread that had made no call", codes, ([0, 0, 0], 0));
+}
+
 facts! {
     versions, Documentation: "Runtime and headers have one major version, and the driver is not older";
     devices, Documentation: "A fresh thread's device is 0; a device that does not exist is error 101";
@@ -272,4 +360,9 @@ facts! {
     outlives_its_stream, Documentation: "An event outlives the stream that it was recorded on";
     host_functions_keep_order, Documentation: "Host functions of a stream run in order";
     portable_memory, Documentation: "Portable page-locked memory can be used by every thread";
+    attributes, Documentation: "The attributes tell the compute capability of the properties, and of virtual memory (102)";
+    unknown_errors, Documentation: "An unknown error has a name and a text, which say so";
+    the_whole_device, Documentation: "`cudaDeviceSynchronize` waits for every stream";
+    events_of_per_thread_streams, Documentation: "An event of a per-thread stream is queried and waited for by other threads, also after the thread has ended";
+    freed_by_another_thread, Documentation: "A thread that has made no call yet may free what others allocated, and destroy their streams";
 }

@@ -102,10 +102,19 @@ fn more_than_there_is() {
     destroy([s]);
 }
 
+fn more_page_locked_memory_than_there_is() {
+    let mut h = null_mut();
+    let got = (cuda!(cudaHostAlloc(&mut h, 1 << 50, 0)), h);
+    is("1 PiB", got, (2, null_mut()));
+    cuda!(cudaGetLastError());
+    ok!(cudaFreeHost(pinned(4096)));
+}
+
 facts! {
     structures, Gpu: "The structures have the sizes of the headers: pool properties 88, pointer attributes 88, device properties 1008";
     layouts, Documentation: "The runtime fills the structures and nothing behind them";
     zero, Gpu: "Size 0 gives a null pointer and no error";
     free_of_null, Gpu: "Freeing null does nothing";
     more_than_there_is, Gpu: "1 PiB and `SIZE_MAX` are error 2, and nothing is broken afterwards";
+    more_page_locked_memory_than_there_is, Assumed: "1 PiB of page-locked memory is error 2";
 }

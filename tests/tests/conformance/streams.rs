@@ -27,6 +27,20 @@ fn ids_of_default_streams() {
     destroy([s]);
 }
 
+fn ids_are_never_reused() {
+    let mut ids: Vec<u64> = (0..300)
+        .map(|_| {
+            let s = stream();
+            let own = id(s);
+            destroy([s]);
+            own
+        })
+        .collect();
+    ids.sort_unstable();
+    ids.dedup();
+    is("ids of 300 streams, one after another", ids.len(), 300);
+}
+
 fn never_recorded() {
     let e = event();
     is("cudaEventQuery", cuda!(cudaEventQuery(e)), 0);
@@ -93,11 +107,30 @@ fn no_barrier() {
     ok!(cudaEventDestroy(e));
 }
 
+fn questions_are_no_barrier() {
+    let mut status = sys::cudaStreamCaptureStatus(9);
+    between("the id of legacy", Returns, || {
+        ok!(cudaStreamGetId(LEGACY, &mut 0))
+    });
+    between("the capture of legacy", Returns, || {
+        ok!(cudaStreamIsCapturing(LEGACY, &mut status));
+    });
+    between("the flags of legacy", Returns, || {
+        ok!(cudaStreamGetFlags(LEGACY, &mut 0));
+    });
+    between("the device of legacy", Returns, || {
+        // SAFETY: a default stream.
+        is("device", unsafe { sys::stream_get_device(LEGACY) }, Ok(0));
+    });
+}
+
 facts! {
     handles_and_ids, Gpu: "A stream's handle is reused by the next stream, its id is not";
+    ids_are_never_reused, Gpu: "300 streams, one after another, have 300 ids";
     ids_of_default_streams, Gpu: "Null and legacy are one stream by their id; the per-thread streams of two threads are two";
     never_recorded, Gpu: "An event that was never recorded is done";
     pending, Gpu: "\"Not ready\" (600) leaves no error";
     barrier, Gpu: "A mere record or wait on the legacy stream is a barrier between blocking streams";
     no_barrier, Gpu: "A record on the per-thread stream, or a query of the legacy stream, is none";
+    questions_are_no_barrier, Assumed: "To ask the legacy stream for its id, flags, device or capture is no barrier";
 }

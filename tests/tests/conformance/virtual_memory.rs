@@ -220,6 +220,26 @@ fn ranges() {
     v.end();
 }
 
+fn counted() {
+    const SIZE: usize = 256 * MIB;
+    let before = memory().0;
+    let less = || before as i64 - memory().0 as i64;
+    let all = |bytes: i64| (SIZE as i64..SIZE as i64 + (32 << 20)).contains(&bytes);
+    let ((one, at), (two, handle)) = (reserve(SIZE), create(SIZE));
+    assert_eq!((one, two), (0, 0));
+    let check = |what: &str, taken: bool| {
+        let less = less();
+        is(format!("{what}: {less} less"), all(less), taken);
+    };
+    check("created", true);
+    is("map", map(at, SIZE, handle), 0);
+    is("release", release(handle), 0);
+    check("released while mapped", true);
+    is("unmap", unmap(at, SIZE), 0);
+    check("unmapped", false);
+    is("give back", give_back(at, SIZE), 0);
+}
+
 /// Code, type, device, device pointer, host pointer.
 fn attributes(at: u64) -> (u32, u32, i32, Pointer, Pointer) {
     let mut f = sys::cudaPointerAttributes::default();
@@ -315,6 +335,7 @@ facts! {
     whole_or_not_at_all, Gpu: "A handle maps whole (801 otherwise), and a mapping is unmapped whole (1 otherwise)";
     across_borders, Gpu: "Copies and fills, two-dimensional ones too, cross the borders of chunks";
     captured_across_borders, Gpu: "So do captured ones";
+    counted, Documentation: "Physical memory is taken when it is created, and comes back when it is both released and unmapped";
     moves, Gpu: "A chunk keeps its contents when it is mapped elsewhere";
     refused, Gpu: "`cudaFree` and `cudaFreeAsync` refuse mapped memory (1)";
     ranges, Gpu: "The range of an interior pointer to mapped memory is its chunk";
