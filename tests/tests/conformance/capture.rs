@@ -676,7 +676,7 @@ fn legacy_stream() {
 }
 
 facts! {
-    while_relaxed_elsewhere, Documentation: "The same of `cudaHostAlloc`, `cudaFreeHost`, stream-ordered memory and queries of another stream, and pools";
+    while_relaxed_elsewhere, Documentation: "A relaxed thread may call `cudaHostAlloc` and `cudaFreeHost`, use stream-ordered memory of another stream and query it, and make pools";
     graphs_beside_a_capture, Documentation: "A relaxed thread may instantiate, launch and destroy graphs beside a capture";
     what_a_stream_is_captured_into, Documentation: "`cudaStreamGetCaptureInfo` gives a number of the capture and the graph that it will end with";
     objects_of_graphs, Documentation: "A user object goes once with the last graph, executable graph and launch that keeps it, also with a dead capture";
