@@ -135,11 +135,12 @@ pub fn functions(text: &str) -> Vec<&str> {
 }
 
 /// What differs between versions of CUDA, read from the generated text: each becomes a `cfg`.
-pub const SHAPES: [&str; 4] = [
+pub const SHAPES: [&str; 5] = [
     "cuda_has_stream_get_device",
     "cuda_has_entry_point_by_version",
     "cuda_has_mem_pool_max_size",
     "cuda_has_mem_location_union",
+    "cuda_has_capture_edges",
 ];
 
 /// Those of [`SHAPES`] that hold for generated text.
@@ -157,6 +158,10 @@ pub fn shapes(text: &str) -> Vec<&'static str> {
         functions.contains(&"cudaGetDriverEntryPointByVersion"),
         field("cudaMemPoolProps", "maxSize"),
         structure("cudaMemLocation").is_some() && !field("cudaMemLocation", "id"),
+        text.split("pub fn cudaStreamGetCaptureInfo(")
+            .nth(1)
+            .and_then(|rest| rest.split(';').next())
+            .is_some_and(|parameters| parameters.contains("edgeData_out")),
     ];
     SHAPES
         .into_iter()

@@ -1149,10 +1149,52 @@ pub struct CUgraph_st {
 pub type cudaGraph_t = *mut CUgraph_st;
 #[repr(C)]
 #[derive(Debug)]
+pub struct CUgraphNode_st {
+    _unused: [u8; 0],
+}
+pub type cudaGraphNode_t = *mut CUgraphNode_st;
+#[repr(C)]
+#[derive(Debug)]
+pub struct CUuserObject_st {
+    _unused: [u8; 0],
+}
+pub type cudaUserObject_t = *mut CUuserObject_st;
+#[repr(C)]
+#[derive(Debug)]
 pub struct CUmemPoolHandle_st {
     _unused: [u8; 0],
 }
 pub type cudaMemPool_t = *mut CUmemPoolHandle_st;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct cudaGraphEdgeData_st {
+    pub from_port: ::std::os::raw::c_uchar,
+    pub to_port: ::std::os::raw::c_uchar,
+    pub type_: ::std::os::raw::c_uchar,
+    pub reserved: [::std::os::raw::c_uchar; 5usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of cudaGraphEdgeData_st",
+    ][::std::mem::size_of::<cudaGraphEdgeData_st>() - 8usize];
+    [
+        "Alignment of cudaGraphEdgeData_st",
+    ][::std::mem::align_of::<cudaGraphEdgeData_st>() - 1usize];
+    [
+        "Offset of field: cudaGraphEdgeData_st::from_port",
+    ][::std::mem::offset_of!(cudaGraphEdgeData_st, from_port) - 0usize];
+    [
+        "Offset of field: cudaGraphEdgeData_st::to_port",
+    ][::std::mem::offset_of!(cudaGraphEdgeData_st, to_port) - 1usize];
+    [
+        "Offset of field: cudaGraphEdgeData_st::type_",
+    ][::std::mem::offset_of!(cudaGraphEdgeData_st, type_) - 2usize];
+    [
+        "Offset of field: cudaGraphEdgeData_st::reserved",
+    ][::std::mem::offset_of!(cudaGraphEdgeData_st, reserved) - 3usize];
+};
+pub type cudaGraphEdgeData = cudaGraphEdgeData_st;
 #[repr(C)]
 #[derive(Debug)]
 pub struct CUgraphExec_st {
@@ -1733,6 +1775,15 @@ unsafe extern "C" {
         stream: cudaStream_t,
         pCaptureStatus: *mut cudaStreamCaptureStatus,
     ) -> cudaError_t;
+    pub fn cudaStreamGetCaptureInfo(
+        stream: cudaStream_t,
+        captureStatus_out: *mut cudaStreamCaptureStatus,
+        id_out: *mut ::std::os::raw::c_ulonglong,
+        graph_out: *mut cudaGraph_t,
+        dependencies_out: *mut *const cudaGraphNode_t,
+        edgeData_out: *mut *const cudaGraphEdgeData,
+        numDependencies_out: *mut usize,
+    ) -> cudaError_t;
     pub fn cudaEventCreate(event: *mut cudaEvent_t) -> cudaError_t;
     pub fn cudaEventCreateWithFlags(
         event: *mut cudaEvent_t,
@@ -1917,6 +1968,23 @@ unsafe extern "C" {
     ) -> cudaError_t;
     pub fn cudaGraphExecDestroy(graphExec: cudaGraphExec_t) -> cudaError_t;
     pub fn cudaGraphDestroy(graph: cudaGraph_t) -> cudaError_t;
+    pub fn cudaUserObjectCreate(
+        object_out: *mut cudaUserObject_t,
+        ptr: *mut ::std::os::raw::c_void,
+        destroy: cudaHostFn_t,
+        initialRefcount: ::std::os::raw::c_uint,
+        flags: ::std::os::raw::c_uint,
+    ) -> cudaError_t;
+    pub fn cudaUserObjectRelease(
+        object: cudaUserObject_t,
+        count: ::std::os::raw::c_uint,
+    ) -> cudaError_t;
+    pub fn cudaGraphRetainUserObject(
+        graph: cudaGraph_t,
+        object: cudaUserObject_t,
+        count: ::std::os::raw::c_uint,
+        flags: ::std::os::raw::c_uint,
+    ) -> cudaError_t;
     pub fn cudaGetDriverEntryPoint(
         symbol: *const ::std::os::raw::c_char,
         funcPtr: *mut *mut ::std::os::raw::c_void,

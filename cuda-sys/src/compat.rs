@@ -5,8 +5,8 @@
 
 use crate::{
     CUmemLocation, CUmemLocationType, cudaDriverEntryPointQueryResult, cudaError,
-    cudaGetDriverEntryPointFlags, cudaMemAllocationHandleType, cudaMemAllocationType,
-    cudaMemLocation, cudaMemLocationType, cudaMemPoolProps, cudaStream_t,
+    cudaGetDriverEntryPointFlags, cudaGraph_t, cudaMemAllocationHandleType, cudaMemAllocationType,
+    cudaMemLocation, cudaMemLocationType, cudaMemPoolProps, cudaStream_t, cudaStreamCaptureStatus,
 };
 use std::{
     ffi::{CStr, c_int, c_uint, c_ulonglong, c_void},
@@ -206,6 +206,44 @@ pub unsafe fn stream_get_device(stream: cudaStream_t) -> Result<c_int, cudaError
 pub unsafe fn stream_get_device(stream: cudaStream_t) -> Result<c_int, cudaError> {
     // SAFETY: the caller vouches for the stream.
     unsafe { by_driver::stream_get_device(stream) }
+}
+
+/// What a stream is being captured into: the status, and, while that is active, the capture's number and its graph (zero and
+/// null otherwise). The graph stays the capture's; all but destroying it and removing nodes is allowed.
+///
+/// By `cudaStreamGetCaptureInfo`, whose parameters differ between versions.
+///
+/// # Errors
+///
+/// What the runtime returned.
+///
+/// # Safety
+///
+/// `stream` is a live stream or one of the default streams: the runtime crashes on a destroyed handle.
+pub unsafe fn stream_capture_info(
+    stream: cudaStream_t,
+) -> Result<(cudaStreamCaptureStatus, c_ulonglong, cudaGraph_t), cudaError> {
+    let mut status = cudaStreamCaptureStatus::cudaStreamCaptureStatusNone;
+    let (mut id, mut graph) = (0, ptr::null_mut());
+    // SAFETY: the caller vouches for the stream; each pointer is to one value of its type, or null, which stands for what
+    // nobody wants to know.
+    let error = unsafe {
+        crate::cudaStreamGetCaptureInfo(
+            stream,
+            &mut status,
+            &mut id,
+            &mut graph,
+            ptr::null_mut(),
+            #[cfg(cuda_has_capture_edges)]
+            ptr::null_mut(),
+            ptr::null_mut(),
+        )
+    };
+    if error == cudaError::cudaSuccess {
+        Ok((status, id, graph))
+    } else {
+        Err(error)
+    }
 }
 
 /// The way without `cudaStreamGetDevice`. Compiled everywhere, so that it cannot rot on a version that nobody here has.

@@ -226,7 +226,7 @@ fn the_version_of_the_text_is_that_of_the_crate() {
 #[test]
 fn what_differs_between_versions_is_read_from_the_text() {
     assert_eq!(generate::shapes(""), [""; 0]);
-    let newest = "unsafe extern \"C\" {\n    pub fn cudaStreamGetDevice(a: x) -> y;\n    pub fn cudaGetDriverEntryPointByVersion(\n}
+    let newest = "unsafe extern \"C\" {\n    pub fn cudaStreamGetDevice(a: x) -> y;\n    pub fn cudaGetDriverEntryPointByVersion(\n    pub fn cudaStreamGetCaptureInfo(edgeData_out: x);\n}
 pub struct cudaMemLocation {\n    pub type_: t,\n    pub __bindgen_anon_1: u,\n}
 pub struct cudaMemPoolProps {\n    pub maxSize: usize,\n}\n";
     assert_eq!(generate::shapes(newest), generate::SHAPES);

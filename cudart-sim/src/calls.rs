@@ -21,7 +21,8 @@ table! {
     cudaSetDevice cudaGetDevice cudaStreamCreate cudaStreamCreateWithFlags cudaStreamCreateWithPriority
     cudaStreamGetPriority cudaStreamGetFlags cudaStreamGetId cudaStreamGetDevice cudaStreamDestroy
     cudaStreamWaitEvent cudaStreamSynchronize cudaStreamQuery cudaStreamBeginCapture
-    cudaThreadExchangeStreamCaptureMode cudaStreamEndCapture cudaStreamIsCapturing cudaEventCreate
+    cudaThreadExchangeStreamCaptureMode cudaStreamEndCapture cudaStreamIsCapturing cudaStreamGetCaptureInfo
+    cudaEventCreate
     cudaEventCreateWithFlags cudaEventRecord cudaEventQuery cudaEventSynchronize cudaEventDestroy
     cudaEventElapsedTime cudaLaunchHostFunc cudaMalloc cudaMallocHost cudaFree cudaFreeHost cudaHostAlloc
     cudaHostRegister cudaHostUnregister cudaHostGetDevicePointer cudaHostGetFlags cudaMemGetInfo cudaMemcpy
@@ -30,7 +31,8 @@ table! {
     cudaMemPoolGetAttribute cudaMemPoolSetAccess cudaMemPoolGetAccess cudaMemPoolCreate cudaMemPoolDestroy
     cudaMallocFromPoolAsync cudaPointerGetAttributes cudaDeviceCanAccessPeer cudaDeviceEnablePeerAccess
     cudaDeviceDisablePeerAccess cudaDriverGetVersion cudaRuntimeGetVersion cudaGraphInstantiate cudaGraphLaunch
-    cudaGraphExecDestroy cudaGraphDestroy cudaGetDriverEntryPoint cudaGetDriverEntryPointByVersion
+    cudaGraphExecDestroy cudaGraphDestroy cudaUserObjectCreate cudaUserObjectRelease cudaGraphRetainUserObject
+    cudaGetDriverEntryPoint cudaGetDriverEntryPointByVersion
     make_cudaPitchedPtr make_cudaPos make_cudaExtent
 
     cuGetErrorName cuCtxGetCurrent cuCtxGetId cuCtxGetDevice cuMemGetAddressRange cuMemAddressReserve cuMemAddressFree

@@ -7,13 +7,14 @@
 use crate::calls::Call;
 use crate::engine::Kind;
 use crate::error::{Answer, INVALID_VALUE, NOT_SUPPORTED};
-use crate::graph::{Body, Node, Step};
+use crate::graph::{Body, Node, Object, Step};
 use crate::memory::{Block, Source};
 use crate::runtime::{Runtime, lock};
 use crate::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::sys::cudaError;
 use crate::work::Work;
 use crate::{check, thread};
+use std::sync::Arc;
 
 const FORBIDDEN: cudaError = cudaError::cudaErrorStreamCaptureUnsupported;
 const INVALIDATED: cudaError = cudaError::cudaErrorStreamCaptureInvalidated;
@@ -44,6 +45,10 @@ struct Capture {
     streams: Vec<((u32, u64), Vec<usize>)>,
     /// Blocks that its memory nodes allocate.
     blocks: Vec<u64>,
+    /// The handle of its graph, once somebody has asked for it.
+    graph: Option<usize>,
+    /// What its graph keeps for the program.
+    objects: Vec<Arc<Object>>,
 }
 
 /// All captures that have not ended.
@@ -379,13 +384,54 @@ impl Runtime {
             nodes: Vec::new(),
             streams: vec![(origin, Vec::new())],
             blocks: Vec::new(),
+            graph: None,
+            objects: Vec::new(),
         });
         ONGOING.fetch_add(1, Relaxed);
         Ok(())
     }
 
-    /// Ends a capture: what was captured.
-    pub(crate) fn capture_end(&mut self, slot: u32) -> Answer<Body> {
+    /// The number of a stream's capture and the handle of its graph. `None`: no capture, or a dead one.
+    pub(crate) fn capture_info(&mut self, slot: u32) -> Answer<Option<(u64, usize)>> {
+        let (id, known) = match self.capture_of(slot) {
+            Some(capture) if !capture.dead => (capture.id, capture.graph),
+            _ => return Ok(None),
+        };
+        if let Some(handle) = known {
+            return Ok(Some((id, handle)));
+        }
+        // Empty until the capture ends.
+        let body = Arc::new(Body::new(id, Vec::new(), Vec::new()));
+        let handle = self.graphs.graphs.insert(body)?;
+        if let Some(capture) = self.capture_by_id(id) {
+            capture.graph = Some(handle);
+        }
+        Ok(Some((id, handle)))
+    }
+
+    /// Whether this is the graph of a capture that has not ended.
+    pub(crate) fn is_captured_into(&self, graph: usize) -> bool {
+        self.captures.list.iter().any(|c| c.graph == Some(graph))
+    }
+
+    /// Gives objects to the graph of a capture. Gives them back if it is none.
+    pub(crate) fn capture_keep(
+        &mut self,
+        graph: usize,
+        objects: Vec<Arc<Object>>,
+    ) -> Option<Vec<Arc<Object>>> {
+        let mut list = self.captures.list.iter_mut();
+        match list.find(|c| c.graph == Some(graph)) {
+            Some(capture) => {
+                capture.objects.extend(objects);
+                None
+            }
+            None => Some(objects),
+        }
+    }
+
+    /// Ends a capture: what was captured, and the handle that its graph has already.
+    pub(crate) fn capture_end(&mut self, slot: u32) -> Answer<(Body, Option<usize>)> {
         let name = self.name_of(slot);
         let Some(capture) = self.capture_of(slot) else {
             return Err(cudaError::cudaErrorIllegalState);
@@ -411,9 +457,13 @@ impl Runtime {
             None
         };
         let body = Body::new(id, capture.nodes, capture.blocks);
+        body.keep(capture.objects);
         match failure {
-            None => Ok(body),
+            None => Ok((body, capture.graph)),
             Some(code) => {
+                if let Some(handle) = capture.graph {
+                    self.graphs.graphs.remove(handle);
+                }
                 self.free_graph_blocks(id, &body.blocks);
                 self.forget_marks(id);
                 Err(code)
@@ -440,6 +490,9 @@ impl Runtime {
         for mut capture in list {
             if capture.origin == name {
                 ONGOING.fetch_sub(1, Relaxed);
+                if let Some(handle) = capture.graph {
+                    self.graphs.graphs.remove(handle);
+                }
                 self.free_graph_blocks(capture.id, &capture.blocks);
                 self.forget_marks(capture.id);
                 continue;

@@ -9,9 +9,11 @@ use crate::engine::Point;
 use crate::handles::Handles;
 use crate::memory::Source;
 use crate::runtime::Runtime;
+use crate::sync::{Mutex, spawn};
+use crate::thread;
 use crate::work::{Place, Shape, Work};
 use std::ffi::c_void;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 /// How many graphs may be in one another.
 const MOST_NESTED: u32 = 32;
@@ -65,6 +67,62 @@ pub(crate) struct Node {
     pub(crate) after: Vec<usize>,
 }
 
+/// What a graph keeps for its user: a function that is called on a thread of the runtime once nothing can run any more that
+/// keeps it.
+pub(crate) struct Object {
+    destroy: unsafe extern "C" fn(*mut c_void),
+    data: usize,
+    /// What the host knows when the function is called: that the launches are done.
+    told: Mutex<Vec<check::Seen>>,
+}
+
+impl Object {
+    pub(crate) fn new(destroy: unsafe extern "C" fn(*mut c_void), data: usize) -> Object {
+        Object {
+            destroy,
+            data,
+            told: Mutex::default(),
+        }
+    }
+}
+
+/// The destructor of an object that is gone, its argument, and what the host knows then.
+type Gone = (unsafe extern "C" fn(*mut c_void), usize, Vec<check::Seen>);
+static GONE: Mutex<Vec<Gone>> = Mutex::new(Vec::new());
+
+/// Calls the destructors that wait.
+fn destroy_gone() {
+    loop {
+        let next = GONE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let Some((destroy, data, told)) = next else {
+            return;
+        };
+        told.iter().for_each(check::host_behind);
+        thread::with(|t| t.in_host_function.set(true));
+        // SAFETY: the program gave the function for this one call with this argument.
+        unsafe { destroy(data as *mut c_void) };
+        thread::with(|t| t.in_host_function.set(false));
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        let told = std::mem::take(self.told.get_mut().unwrap_or_else(PoisonError::into_inner));
+        GONE.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((self.destroy, self.data, told));
+        // The lock of the runtime may be held here, and the function may take its time. Without a thread it is called when
+        // the next object goes.
+        spawn("cudart-sim destructor", destroy_gone);
+    }
+}
+
+/// A user object as the program sees it: its handle lives as long as the program has references.
+pub(crate) struct Owned {
+    pub(crate) object: Arc<Object>,
+    pub(crate) references: u32,
+}
+
 /// What was captured.
 pub(crate) struct Body {
     /// The number of its capture.
@@ -76,6 +134,8 @@ pub(crate) struct Body {
     pub(crate) depth: u32,
     /// Whether something in it may wait for other work.
     pub(crate) may_block: bool,
+    /// What it keeps for the program.
+    objects: Mutex<Vec<Arc<Object>>>,
 }
 
 impl Body {
@@ -90,6 +150,27 @@ impl Body {
             may_block: nodes.iter().any(|n| n.step.work().may_block()),
             nodes,
             blocks,
+            objects: Mutex::default(),
+        }
+    }
+
+    /// Keeps objects from now on.
+    pub(crate) fn keep(&self, objects: Vec<Arc<Object>>) {
+        let mut kept = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend(objects);
+    }
+
+    /// A launch was submitted just now, in this stream: whoever learns that the objects are gone knows that it is done.
+    pub(crate) fn launched(&self, uid: u64) {
+        let kept = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        for object in kept.iter().filter(|_| check::on()) {
+            let mut told = object.told.lock().unwrap_or_else(PoisonError::into_inner);
+            told.push(check::operation(uid));
+        }
+        for node in &self.nodes {
+            if let Step::Graph(inner) = &node.step {
+                inner.launched(uid);
+            }
         }
     }
 }
@@ -105,6 +186,7 @@ pub(crate) struct Exec {
 pub(crate) struct Graphs {
     pub(crate) graphs: Handles<Arc<Body>>,
     pub(crate) execs: Handles<Exec>,
+    pub(crate) objects: Handles<Owned>,
     /// Without a handle; some may still be running.
     retired: Vec<Arc<Body>>,
 }
@@ -114,6 +196,7 @@ impl Graphs {
         Graphs {
             graphs: Handles::new(),
             execs: Handles::new(),
+            objects: Handles::new(),
             retired: Vec::new(),
         }
     }
@@ -121,6 +204,7 @@ impl Graphs {
     pub(crate) fn clear(&mut self) {
         self.graphs.clear();
         self.execs.clear();
+        self.objects.clear();
         self.retired.clear();
     }
 

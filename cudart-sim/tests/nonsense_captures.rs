@@ -7,6 +7,8 @@ mod cuda;
 use cuda::*;
 use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 struct Random(u64);
 
@@ -56,12 +58,16 @@ fn captures_and_graphs_answer_whatever_is_done_to_them() {
         let mut graphs = vec![null_mut(), 0x55 as sys::cudaGraph_t];
         let mut execs = vec![null_mut(), 0x55 as sys::cudaGraphExec_t];
         let mut blocks = vec![null_mut(), d];
+        let mut objects = vec![null_mut(), 0x55 as sys::cudaUserObject_t];
+        let mut made = 0;
+        GONE.store(0, SeqCst);
         for _ in 0..6_000 {
             let (s, e) = (r.of(&streams), r.of(&events));
             let (graph, exec, block) = (r.of(&graphs), r.of(&execs), r.of(&blocks));
             let mut mode = sys::cudaStreamCaptureMode((r.next() % 4) as u32);
             let mut out = null_mut();
-            let code = match r.next() % 22 {
+            let object = r.of(&objects);
+            let code = match r.next() % 26 {
                 0 | 1 => cuda!(cudaStreamBeginCapture(s, mode)),
                 2 | 3 => {
                     let mut graph = null_mut();
@@ -92,7 +98,43 @@ fn captures_and_graphs_answer_whatever_is_done_to_them() {
                     &mut sys::cudaStreamCaptureStatus(0)
                 )),
                 20 => cudart_sim::launch(s, &[(d, 64)], &[(d, 64)], |_| {}).0,
-                _ => cuda!(cudaDeviceSynchronize()),
+                21 => cuda!(cudaDeviceSynchronize()),
+                22 => {
+                    let (mut status, mut graph) = (sys::cudaStreamCaptureStatus(0), null_mut());
+                    let code = cuda!(cudaStreamGetCaptureInfo(
+                        s,
+                        &mut status,
+                        null_mut(),
+                        &mut graph,
+                        null_mut(),
+                        null_mut(),
+                        null_mut(),
+                    ));
+                    graphs.extend((!graph.is_null()).then_some(graph));
+                    code
+                }
+                23 => {
+                    let mut object = null_mut();
+                    let (count, flags) = (r.of(&[0, 1, 1, 3, u32::MAX]), r.of(&[0, 1, 1, 1, 2]));
+                    let destroy = r.of(&[None, Some(gone as _), Some(gone as _)]);
+                    let code = cuda!(cudaUserObjectCreate(
+                        &mut object,
+                        null_mut(),
+                        destroy,
+                        count,
+                        flags,
+                    ));
+                    if code == 0 {
+                        objects.push(object);
+                        made += 1;
+                    }
+                    code
+                }
+                24 => cuda!(cudaUserObjectRelease(object, r.of(&[0, 1, 1, 2, u32::MAX]))),
+                _ => {
+                    let (count, flags) = (r.of(&[0, 1, 1, 2, u32::MAX]), r.of(&[0, 0, 1, 1, 2]));
+                    cuda!(cudaGraphRetainUserObject(graph, object, count, flags))
+                }
             };
             assert_ne!(code, 999);
             if code == 0 && !out.is_null() {
@@ -115,8 +157,23 @@ fn captures_and_graphs_answer_whatever_is_done_to_them() {
         for p in blocks {
             cuda!(cudaFree(p));
         }
+        for object in objects {
+            while cuda!(cudaUserObjectRelease(object, 1)) == 0 {}
+        }
         cuda!(cudaGetLastError());
+        let until = Instant::now() + Duration::from_secs(30);
+        while GONE.load(SeqCst) != made && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(made > 0);
+        assert_eq!(GONE.load(SeqCst), made, "each is destroyed, once");
     });
+}
+
+static GONE: AtomicUsize = AtomicUsize::new(0);
+
+unsafe extern "C" fn gone(_: *mut c_void) {
+    GONE.fetch_add(1, SeqCst);
 }
 
 #[test]

@@ -16,7 +16,9 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-pub(crate) use sys::{cudaDeviceAttr as DeviceAttr, cudaMemPoolAttr as PoolAttr};
+pub(crate) use sys::{
+    cudaDeviceAttr as DeviceAttr, cudaMemPoolAttr as PoolAttr, cudaStreamCaptureMode as CaptureMode,
+};
 
 /// A `cudaStream_t`, as a number that threads can share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -25,6 +27,14 @@ pub(crate) struct RawStream(pub usize);
 /// A `cudaEvent_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct RawEvent(pub usize);
+
+/// A `cudaGraph_t`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct RawGraph(pub usize);
+
+/// A `cudaGraphExec_t`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct RawExec(pub usize);
 
 /// A `cudaMemPool_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -38,6 +48,18 @@ impl RawStream {
 
 impl RawEvent {
     fn get(self) -> sys::cudaEvent_t {
+        ptr::with_exposed_provenance_mut(self.0)
+    }
+}
+
+impl RawGraph {
+    fn get(self) -> sys::cudaGraph_t {
+        ptr::with_exposed_provenance_mut(self.0)
+    }
+}
+
+impl RawExec {
+    fn get(self) -> sys::cudaGraphExec_t {
         ptr::with_exposed_provenance_mut(self.0)
     }
 }
@@ -71,7 +93,13 @@ calls! {
     StreamCreate => "cudaStreamCreateWithPriority", StreamDestroy => "cudaStreamDestroy",
     StreamGetId => "cudaStreamGetId", StreamGetFlags => "cudaStreamGetFlags", StreamGetDevice => "cudaStreamGetDevice",
     StreamQuery => "cudaStreamQuery", StreamSynchronize => "cudaStreamSynchronize",
-    StreamIsCapturing => "cudaStreamIsCapturing",
+    StreamIsCapturing => "cudaStreamIsCapturing", StreamGetCaptureInfo => "cudaStreamGetCaptureInfo",
+    StreamBeginCapture => "cudaStreamBeginCapture", StreamEndCapture => "cudaStreamEndCapture",
+    ThreadExchangeCaptureMode => "cudaThreadExchangeStreamCaptureMode",
+    GraphInstantiate => "cudaGraphInstantiate", GraphLaunch => "cudaGraphLaunch",
+    GraphExecDestroy => "cudaGraphExecDestroy", GraphDestroy => "cudaGraphDestroy",
+    UserObjectCreate => "cudaUserObjectCreate", UserObjectRelease => "cudaUserObjectRelease",
+    GraphRetainUserObject => "cudaGraphRetainUserObject",
     StreamWaitEvent => "cudaStreamWaitEvent", LaunchHostFunc => "cudaLaunchHostFunc",
     EventCreate => "cudaEventCreateWithFlags", EventRecord => "cudaEventRecord", EventQuery => "cudaEventQuery",
     EventSynchronize => "cudaEventSynchronize",
@@ -120,6 +148,8 @@ const NO_DEVICE: i32 = 100;
 /// `cudaErrorInvalidDevice`.
 pub(crate) const INVALID_DEVICE: i32 = 101;
 const NOT_READY: i32 = 600;
+/// `cudaErrorStreamCaptureImplicit`: the legacy stream while a blocking stream is captured.
+pub(crate) const CAPTURE_IMPLICIT: i32 = 906;
 /// `cudaErrorNotPermitted`: a CUDA call inside a host function.
 pub(crate) const NOT_PERMITTED: i32 = 800;
 
@@ -246,8 +276,55 @@ fn call(which: Call, f: impl FnOnce() -> sys::cudaError_t) -> Result<()> {
     }
 }
 
+/// As [`call`], for what the runtime takes for unsafe while a stream is captured: see [`relaxed`].
+fn call_relaxed(which: Call, f: impl FnOnce() -> sys::cudaError_t) -> Result<()> {
+    relaxed(|| call(which, f))
+}
+
+thread_local! {
+    /// How many [`relaxed`] are running on this thread.
+    static RELAXED: Cell<u32> = const { Cell::new(0) };
+}
+
+fn exchange_capture_mode(mode: CaptureMode) -> Result<CaptureMode> {
+    let mut exchanged = mode;
+    // SAFETY: `exchanged` is a place for one mode, and holds one.
+    call(Call::ThreadExchangeCaptureMode, || unsafe {
+        sys::cudaThreadExchangeStreamCaptureMode(&mut exchanged)
+    })?;
+    Ok(exchanged)
+}
+
+/// Runs `f` with the thread's capture mode relaxed, so that calls like `cudaMalloc` and `cudaEventQuery` end nobody's
+/// capture, and restores the mode, whatever `f` did. There is no cheaper way: a capture of other code cannot be seen
+/// before such a call has ended it. Calls inside one another exchange the mode once.
+pub(crate) fn relaxed<T>(f: impl FnOnce() -> Result<T>) -> Result<T> {
+    /// Restores the mode, if it was another one.
+    struct Restore(CaptureMode);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            let _ = RELAXED.try_with(|depth| depth.set(depth.get().saturating_sub(1)));
+            if self.0 != CaptureMode::cudaStreamCaptureModeRelaxed {
+                // A failure means that the context is gone or the process is ending: there is nothing left to capture.
+                let _ = exchange_capture_mode(self.0);
+            }
+        }
+    }
+    if RELAXED.try_with(Cell::get).is_ok_and(|depth| depth > 0) {
+        return f();
+    }
+    let former = exchange_capture_mode(CaptureMode::cudaStreamCaptureModeRelaxed)?;
+    let _ = RELAXED.try_with(|depth| depth.set(depth.get() + 1));
+    let _restore = Restore(former);
+    f()
+}
+
 /// Makes a call that answers "not ready" with a code that is no failure.
 fn ask(which: Call, f: impl FnOnce() -> sys::cudaError_t) -> Result<bool> {
+    relaxed(|| ask_now(which, f))
+}
+
+fn ask_now(which: Call, f: impl FnOnce() -> sys::cudaError_t) -> Result<bool> {
     gate(which)?;
     // SAFETY: the function has no preconditions.
     let pending = unsafe { sys::cudaPeekAtLastError() }.0 as i32;
@@ -360,6 +437,21 @@ pub(crate) fn mem_get_info() -> Result<(usize, usize)> {
     Ok((free, total))
 }
 
+/// Waits for everything that was submitted to the current device. By `cudaFree`, which waits as
+/// `cudaDeviceSynchronize` does and, on a relaxed thread, leaves captures alone; by the latter only where no memory is left.
+pub(crate) fn wait_for_device() -> Result<()> {
+    match malloc(1) {
+        // SAFETY: the block was just made and nobody knows it.
+        Ok(address) => unsafe { free(address) },
+        Err(Error::Cuda {
+            code: OUT_OF_MEMORY,
+            ..
+        }) => device_synchronize(),
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits for everything that was submitted to the current device, as promised; ends every capture.
 pub(crate) fn device_synchronize() -> Result<()> {
     // SAFETY: the function has no preconditions.
     call(Call::DeviceSynchronize, || unsafe {
@@ -443,11 +535,123 @@ pub(crate) unsafe fn stream_is_capturing(stream: RawStream) -> Result<bool> {
     Ok(status != sys::cudaStreamCaptureStatus::cudaStreamCaptureStatusNone)
 }
 
+/// The number of the capture that a stream is in, and its graph; `None` for no capture or an invalidated one.
+///
+/// # Safety
+/// The handle is alive.
+pub(crate) unsafe fn stream_capture_info(stream: RawStream) -> Result<Option<(u64, RawGraph)>> {
+    let mut info = None;
+    call(Call::StreamGetCaptureInfo, || {
+        // SAFETY: the handle is alive.
+        match unsafe { sys::stream_capture_info(stream.get()) } {
+            Ok((status, id, graph)) => {
+                let active = status == sys::cudaStreamCaptureStatus::cudaStreamCaptureStatusActive;
+                info = active.then(|| (id, RawGraph(graph.expose_provenance())));
+                sys::cudaError::cudaSuccess
+            }
+            Err(code) => code,
+        }
+    })?;
+    Ok(info)
+}
+
+/// # Safety
+/// The handle is alive.
+pub(crate) unsafe fn stream_begin_capture(stream: RawStream, mode: CaptureMode) -> Result<()> {
+    // SAFETY: as this function demands.
+    call(Call::StreamBeginCapture, || unsafe {
+        sys::cudaStreamBeginCapture(stream.get(), mode)
+    })
+}
+
+/// # Safety
+/// The handle is alive.
+pub(crate) unsafe fn stream_end_capture(stream: RawStream) -> Result<RawGraph> {
+    let mut graph = ptr::null_mut();
+    // SAFETY: as this function demands; `graph` is a place for one handle.
+    call(Call::StreamEndCapture, || unsafe {
+        sys::cudaStreamEndCapture(stream.get(), &mut graph)
+    })?;
+    Ok(RawGraph(graph.expose_provenance()))
+}
+
+/// # Safety
+/// The graph is alive.
+pub(crate) unsafe fn graph_instantiate(graph: RawGraph) -> Result<RawExec> {
+    let mut exec = ptr::null_mut();
+    // SAFETY: as this function demands; `exec` is a place for one handle.
+    call_relaxed(Call::GraphInstantiate, || unsafe {
+        sys::cudaGraphInstantiate(&mut exec, graph.get(), 0)
+    })?;
+    Ok(RawExec(exec.expose_provenance()))
+}
+
+/// # Safety
+/// Both handles are alive, nobody else uses `exec` now, and the memory that the graph uses stays until it has run.
+pub(crate) unsafe fn graph_launch(exec: RawExec, stream: RawStream) -> Result<()> {
+    // SAFETY: as this function demands.
+    call_relaxed(Call::GraphLaunch, || unsafe {
+        sys::cudaGraphLaunch(exec.get(), stream.get())
+    })
+}
+
+/// # Safety
+/// The handle is alive and nobody uses it afterwards.
+pub(crate) unsafe fn graph_exec_destroy(exec: RawExec) -> Result<()> {
+    // SAFETY: as this function demands.
+    call_relaxed(Call::GraphExecDestroy, || unsafe {
+        sys::cudaGraphExecDestroy(exec.get())
+    })
+}
+
+/// # Safety
+/// The handle is alive and nobody uses it afterwards.
+pub(crate) unsafe fn graph_destroy(graph: RawGraph) -> Result<()> {
+    // SAFETY: as this function demands.
+    call_relaxed(Call::GraphDestroy, || unsafe {
+        sys::cudaGraphDestroy(graph.get())
+    })
+}
+
+/// `cudaUserObjectNoDestructorSync`, which every user object must have.
+const NO_DESTRUCTOR_SYNC: u32 = 1;
+/// `cudaGraphUserObjectMove`: the graph takes the caller's reference.
+const USER_OBJECT_MOVE: u32 = 1;
+
+/// Has `gone` called with `data` once nothing can run the graph any more; at once if the graph refuses. Where this fails
+/// with `false`, `gone` is never called.
+///
+/// # Safety
+/// The graph is alive; `gone` may be called once with `data`, on any thread, and makes no CUDA call.
+pub(crate) unsafe fn graph_on_gone(
+    graph: RawGraph,
+    gone: unsafe extern "C" fn(*mut c_void),
+    data: *mut c_void,
+) -> Result<(), (Error, bool)> {
+    let mut object = ptr::null_mut();
+    // SAFETY: as this function demands; `object` is a place for one handle.
+    call(Call::UserObjectCreate, || unsafe {
+        sys::cudaUserObjectCreate(&mut object, data, Some(gone), 1, NO_DESTRUCTOR_SYNC)
+    })
+    .map_err(|error| (error, false))?;
+    // SAFETY: graph and object are alive, and the one reference is ours to give.
+    let kept = call(Call::GraphRetainUserObject, || unsafe {
+        sys::cudaGraphRetainUserObject(graph.get(), object, 1, USER_OBJECT_MOVE)
+    });
+    kept.map_err(|error| {
+        // SAFETY: the graph did not take the reference, which is still ours.
+        let released = call(Call::UserObjectRelease, || unsafe {
+            sys::cudaUserObjectRelease(object, 1)
+        });
+        (error, released.is_ok())
+    })
+}
+
 /// # Safety
 /// The handle is alive.
 pub(crate) unsafe fn stream_synchronize(stream: RawStream) -> Result<()> {
     // SAFETY: as this function demands.
-    call(Call::StreamSynchronize, || unsafe {
+    call_relaxed(Call::StreamSynchronize, || unsafe {
         sys::cudaStreamSynchronize(stream.get())
     })
 }
@@ -508,7 +712,7 @@ pub(crate) unsafe fn event_query(event: RawEvent) -> Result<bool> {
 /// The handle is alive.
 pub(crate) unsafe fn event_synchronize(event: RawEvent) -> Result<()> {
     // SAFETY: as this function demands.
-    call(Call::EventSynchronize, || unsafe {
+    call_relaxed(Call::EventSynchronize, || unsafe {
         sys::cudaEventSynchronize(event.get())
     })
 }
@@ -519,7 +723,7 @@ pub(crate) unsafe fn event_synchronize(event: RawEvent) -> Result<()> {
 pub(crate) fn malloc(size: usize) -> Result<usize> {
     let mut memory = ptr::null_mut();
     // SAFETY: `memory` is a place for one pointer.
-    call(Call::Malloc, || unsafe {
+    call_relaxed(Call::Malloc, || unsafe {
         sys::cudaMalloc(&mut memory, size)
     })?;
     Ok(memory.expose_provenance())
@@ -529,14 +733,14 @@ pub(crate) fn malloc(size: usize) -> Result<usize> {
 /// `address` came from [`malloc`] and nobody uses the memory afterwards.
 pub(crate) unsafe fn free(address: usize) -> Result<()> {
     // SAFETY: as this function demands.
-    call(Call::Free, || unsafe { sys::cudaFree(pointer(address)) })
+    call_relaxed(Call::Free, || unsafe { sys::cudaFree(pointer(address)) })
 }
 
 /// Portable page-locked memory.
 pub(crate) fn host_alloc(size: usize) -> Result<usize> {
     let mut memory = ptr::null_mut();
     // SAFETY: `memory` is a place for one pointer.
-    call(Call::HostAlloc, || unsafe {
+    call_relaxed(Call::HostAlloc, || unsafe {
         sys::cudaHostAlloc(&mut memory, size, sys::cudaHostAllocPortable)
     })?;
     Ok(memory.expose_provenance())
@@ -546,7 +750,7 @@ pub(crate) fn host_alloc(size: usize) -> Result<usize> {
 /// `address` came from [`host_alloc`] and nobody uses the memory afterwards.
 pub(crate) unsafe fn free_host(address: usize) -> Result<()> {
     // SAFETY: as this function demands.
-    call(Call::FreeHost, || unsafe {
+    call_relaxed(Call::FreeHost, || unsafe {
         sys::cudaFreeHost(pointer(address))
     })
 }
@@ -578,7 +782,7 @@ pub(crate) unsafe fn host_unregister(address: usize) -> Result<()> {
 pub(crate) unsafe fn malloc_async(size: usize, stream: RawStream) -> Result<usize> {
     let mut memory = ptr::null_mut();
     // SAFETY: the stream is alive, `memory` is a place for one pointer.
-    call(Call::MallocAsync, || unsafe {
+    call_relaxed(Call::MallocAsync, || unsafe {
         sys::cudaMallocAsync(&mut memory, size, stream.get())
     })?;
     Ok(memory.expose_provenance())
@@ -593,7 +797,7 @@ pub(crate) unsafe fn malloc_from_pool_async(
 ) -> Result<usize> {
     let mut memory = ptr::null_mut();
     // SAFETY: pool and stream are alive, `memory` is a place for one pointer.
-    call(Call::MallocFromPoolAsync, || unsafe {
+    call_relaxed(Call::MallocFromPoolAsync, || unsafe {
         sys::cudaMallocFromPoolAsync(&mut memory, size, pool.get(), stream.get())
     })?;
     Ok(memory.expose_provenance())
@@ -604,7 +808,7 @@ pub(crate) unsafe fn malloc_from_pool_async(
 /// this one, touches the memory.
 pub(crate) unsafe fn free_async(address: usize, stream: RawStream) -> Result<()> {
     // SAFETY: as this function demands.
-    call(Call::FreeAsync, || unsafe {
+    call_relaxed(Call::FreeAsync, || unsafe {
         sys::cudaFreeAsync(pointer(address), stream.get())
     })
 }
@@ -618,7 +822,7 @@ pub(crate) fn mem_pool_create(device: i32) -> Result<RawPool> {
         sys::mem_location(sys::cudaMemLocationType::cudaMemLocationTypeDevice, device);
     let mut pool = ptr::null_mut();
     // SAFETY: `pool` is a place for one handle, the properties are complete.
-    call(Call::MemPoolCreate, || unsafe {
+    call_relaxed(Call::MemPoolCreate, || unsafe {
         sys::cudaMemPoolCreate(&mut pool, &properties)
     })?;
     Ok(RawPool(pool.expose_provenance()))
@@ -628,7 +832,7 @@ pub(crate) fn mem_pool_create(device: i32) -> Result<RawPool> {
 /// The pool came from [`mem_pool_create`] and nobody uses it afterwards.
 pub(crate) unsafe fn mem_pool_destroy(pool: RawPool) -> Result<()> {
     // SAFETY: as this function demands.
-    call(Call::MemPoolDestroy, || unsafe {
+    call_relaxed(Call::MemPoolDestroy, || unsafe {
         sys::cudaMemPoolDestroy(pool.get())
     })
 }
@@ -647,7 +851,7 @@ pub(crate) fn device_mem_pool(device: i32) -> Result<RawPool> {
 /// The pool is alive.
 pub(crate) unsafe fn mem_pool_trim(pool: RawPool, keep: usize) -> Result<()> {
     // SAFETY: as this function demands.
-    call(Call::MemPoolTrimTo, || unsafe {
+    call_relaxed(Call::MemPoolTrimTo, || unsafe {
         sys::cudaMemPoolTrimTo(pool.get(), keep)
     })
 }

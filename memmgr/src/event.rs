@@ -3,6 +3,7 @@
 //! A [`Fence`] starts open (no event yet), is recorded once, and is done once the runtime has said so.
 
 use crate::{
+    capture,
     error::{Error, Result},
     event_cache::PooledEvent,
     stream::{Handle, StreamCore},
@@ -65,18 +66,19 @@ impl Fence {
         fence
     }
 
-    /// Records a fence at the end of what is in the stream now.
+    /// Records a fence at the end of what is in the stream now. What is captured has no such point: an event in it may never
+    /// be asked for.
     pub fn record(handle: &Handle) -> Result<Arc<Self>> {
         let fence = Self::open(handle.core().clone());
         fence.close_with(handle)?;
         Ok(fence)
     }
 
-    /// A fence that follows work which has just been submitted through `handle`. Where no event can be recorded, waits
+    /// A fence that follows work which has just been submitted through `handle`, whose stream is not being captured. Where no event can be recorded, waits
     /// for the stream instead; where even that fails, the fence is lost and what it marks is parked for good.
     pub fn after_work(handle: &Handle) -> (Arc<Self>, Result<()>) {
         let fence = Self::open(handle.core().clone());
-        let recorded = fence.close_with(handle);
+        let recorded = fence.record_now(handle);
         if let Err(error) = &recorded {
             if handle.synchronize().is_ok() {
                 fence.set_done();
@@ -115,10 +117,15 @@ impl Fence {
         self.is_done() || matches!(*lock(&self.state), State::Recorded)
     }
 
-    /// Whether no proof of completion can be had now: the end of the stream could not be recorded, or only another thread
-    /// can record on it.
+    /// Whether somebody is recording the event.
+    pub fn is_closing(&self) -> bool {
+        *lock(&self.state) == State::Closing
+    }
+
+    /// Whether no proof of completion can be had now: the end of the stream could not be recorded, only another thread can
+    /// record on it, or it is being captured.
     pub fn is_lost(&self) -> bool {
-        !self.is_closed() && self.core.is_out_of_reach()
+        !self.is_closed() && (self.core.is_out_of_reach() || self.core.was_capturing())
     }
 
     /// When the record began, on the stream's clock; `u64::MAX` while the fence is open.
@@ -146,9 +153,22 @@ impl Fence {
         }
     }
 
+    /// Records the event of a fence that nobody else knows.
+    fn record_now(&self, handle: &Handle) -> Result<()> {
+        *lock(&self.state) = State::Closing;
+        self.finish_record(handle, PooledEvent::new(handle.device()))
+    }
+
     /// Records the event of a fence that the calling thread has begun to close.
     pub fn record_begun(&self, handle: &Handle) -> Result<()> {
-        let result = PooledEvent::new(handle.device()).and_then(|event| {
+        let event = handle
+            .refuse_capture("an event", "record it after the capture has ended")
+            .and_then(|()| PooledEvent::new(handle.device()));
+        self.finish_record(handle, event)
+    }
+
+    fn finish_record(&self, handle: &Handle, event: Result<PooledEvent>) -> Result<()> {
+        let result = event.and_then(|event| {
             self.begun.store(self.core.tick(), Ordering::Release);
             handle.record_raw(event.raw())?;
             self.ended.store(self.core.tick(), Ordering::Release);
@@ -207,6 +227,12 @@ impl Fence {
         }
     }
 
+    /// Gives up the right to record: whoever comes next may.
+    pub fn leave_open(&self) {
+        *lock(&self.state) = State::Open;
+        self.closed.notify_all();
+    }
+
     fn finish_closing(&self, result: Result<()>) {
         *lock(&self.state) = match result {
             Ok(()) => State::Recorded,
@@ -231,6 +257,15 @@ impl Fence {
         Ok(done)
     }
 
+    /// Whether its event is still to be recorded, on a stream that is being captured now.
+    pub fn waits_for_a_capture(&self) -> bool {
+        !self.is_closed()
+            && self
+                .core
+                .upgrade()
+                .is_some_and(|handle| handle.is_out_of_bounds())
+    }
+
     /// Waits on the host.
     pub fn wait_on_host(&self) -> Result<()> {
         if self.is_done() {
@@ -251,6 +286,15 @@ impl Fence {
     pub fn wait_on_stream(&self, handle: &Handle) -> Result<()> {
         if self.is_done() || Arc::ptr_eq(&self.core, handle.core()) {
             return Ok(());
+        }
+        if handle.is_capturing()? {
+            if self.query()? {
+                return Ok(());
+            }
+            return Err(capture::refusal(
+                "waiting for work outside of a capture",
+                "wait before the capture begins, or on the stream that the graph is launched in",
+            ));
         }
         self.close()?;
         match self.event.get() {
@@ -320,7 +364,8 @@ impl Submitted {
         self.event.as_ref().map_or(Ok(true), Event::is_done)
     }
 
-    /// The event behind the operation; `None` if there was nothing to do.
+    /// The event behind the operation; `None` if there was nothing to do, or if it was captured into a graph and not
+    /// submitted.
     pub fn event(&self) -> Option<&Event> {
         self.event.as_ref()
     }

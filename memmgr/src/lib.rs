@@ -15,6 +15,8 @@
 //! - A free adds marks and never drops one that is not known to be complete.
 //! - What is not submitted through the manager (a kernel launch) belongs to the stream that the memory was allocated on,
 //!   or is told with [`MemoryManager::record_use`].
+//! - What is captured into a graph has not run when its call returns: the graph keeps its blocks instead ([`Graph`]). No
+//!   method ends a capture, of whatever mode and code; what has no place in one answers [`Error::Unsupported`].
 //!
 //! # Example
 //!
@@ -36,6 +38,7 @@
 #![deny(missing_docs)]
 
 mod buffer;
+mod capture;
 mod checker;
 mod config;
 mod context;
@@ -44,6 +47,7 @@ mod device;
 mod error;
 mod event;
 mod event_cache;
+pub mod graph;
 mod manager;
 mod mode;
 #[cfg(feature = "sim")]
@@ -68,6 +72,7 @@ pub use cuda::{CopyKind, cuda_calls, cuda_calls_on_this_thread};
 pub use device::{Backend, DeviceInfo, Versions, backend, devices, versions};
 pub use error::{Error, OutOfMemory, Place, Refused, Result};
 pub use event::{Event, Submitted};
+pub use graph::{CaptureMode, Graph};
 pub use manager::{LiveBlock, MemoryManager, ShutdownReport};
 pub use mode::{DeviceAllocatorMode, UnknownMode};
 pub use pool::observer::{By, Observer, SegmentChange};

@@ -20,6 +20,8 @@ pub enum Mistake {
     ScopesDoNotWait,
     /// Adopted memory goes back to its owner while work may still touch it.
     AdoptionsDoNotWait,
+    /// A captured graph does not keep the blocks that it uses.
+    GraphsKeepNothing,
 }
 
 /// Whether the mistake is made on this thread.

@@ -7,11 +7,15 @@ mod rig;
 
 use common::{KIB, MIB, assert_sound, last_error};
 use memmgr::{Config, DeviceAllocatorMode, Error, MemoryManager, Stream};
-use std::sync::Once;
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 /// Devices 0 and 2 have pools, 1 and 3 have none; device 3 has 64 MiB.
-fn machine() {
+///
+/// The tests take turns: each wants most of some device.
+fn machine() -> MutexGuard<'static, ()> {
     static ONCE: Once = Once::new();
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     ONCE.call_once(|| {
         let mut config = cudart_sim::Config::devices(4, 1 << 30);
         config.devices[1].memory_pools = false;
@@ -19,6 +23,7 @@ fn machine() {
         config.devices[3].memory = 64 * MIB;
         cudart_sim::configure(config).unwrap();
     });
+    turn
 }
 
 fn on(device: i32) -> Stream {
@@ -33,7 +38,7 @@ fn set(device: i32) {
 /// B32: a mode that a device lacks falls back there, for allocation and free alike, and nowhere else.
 #[test]
 fn a_mode_falls_back_on_the_devices_that_lack_it_alone() {
-    machine();
+    let _turn = machine();
     for mode in DeviceAllocatorMode::ALL {
         let mm = MemoryManager::new(Config::default().mode(mode)).unwrap();
         // A second manager for the same devices is as good as the first.
@@ -91,7 +96,7 @@ fn a_mode_falls_back_on_the_devices_that_lack_it_alone() {
 /// Errors on one device leave the current device and the other devices as they were.
 #[test]
 fn a_full_device_is_not_a_full_machine() {
-    machine();
+    let _turn = machine();
     for mode in DeviceAllocatorMode::ALL {
         let mm = MemoryManager::new(Config::default().mode(mode)).unwrap();
         set(2);
@@ -119,7 +124,7 @@ fn a_full_device_is_not_a_full_machine() {
 /// Guards of four devices, made on one thread and dropped on others, each with another device current.
 #[test]
 fn guards_of_four_devices_go_home_from_any_thread() {
-    machine();
+    let _turn = machine();
     for mode in DeviceAllocatorMode::ALL {
         let mm = MemoryManager::new(Config::default().mode(mode)).unwrap();
         std::thread::scope(|scope| {

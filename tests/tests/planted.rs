@@ -209,6 +209,35 @@ fn a_guard_that_is_read_on_another_stream_without_a_wait_is_seen() {
     });
 }
 
+/// B57: the buffers of a graph go, and their next owner meets its launch.
+#[test]
+fn a_graph_that_does_not_keep_its_blocks_is_seen() {
+    for mode in DeviceAllocatorMode::ALL {
+        only_with(
+            Mistake::GraphsKeepNothing,
+            &[
+                FindingKind::UsedAfterFree,
+                FindingKind::ReusedInUse,
+                FindingKind::FreedInUse,
+                FindingKind::Race,
+            ],
+            || {
+                let mm = manager_in(mode);
+                let [s, other] = [(); 2].map(|()| Stream::new().unwrap());
+                let x = mm.device::<u8>(MIB, &s).unwrap();
+                let mut graph = s.capture(|s| s.memset(&x, 1).map(drop)).unwrap();
+                drop(x);
+                let y = mm.device::<u8>(MIB, &s).unwrap();
+                let _ = s.memset(&y, 2).unwrap();
+                // SAFETY: no slice is alive; whether the block is, is what is tested.
+                let _ = unsafe { graph.launch(&other) }.unwrap();
+                other.synchronize().unwrap();
+                s.synchronize().unwrap();
+            },
+        );
+    }
+}
+
 /// B56 (b) as it was reported: a copy of pageable memory in a non-blocking stream, and one back in the default stream.
 /// Raw pointers promise no order between them; with an event between them there is one.
 #[test]

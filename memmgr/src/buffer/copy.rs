@@ -2,7 +2,7 @@
 
 use super::{DevicePart, Part, PinnedPart, PinnedPartMut, part_of};
 use crate::{
-    CopyKind, Pod, Stream, checker, cuda,
+    CopyKind, Pod, Stream, capture, checker, cuda,
     error::{Error, Result},
     event::{Event, Fence, Submitted},
     process,
@@ -131,18 +131,29 @@ pub(super) fn submit(
     let (fence, submitted) = operate(handle, touched, work)?;
     submitted?;
     Ok(Submitted {
-        event: Some(Event { fence }),
+        event: fence.map(|fence| Event { fence }),
     })
 }
 
 /// Has the stream follow all other uses of the parts, submits, and marks the parts, also when the submission failed. An
 /// error: nothing was submitted. Otherwise the fence behind the work, and what came of it.
+///
+/// What is captured has no fence: it is ordered when its graph is launched, and its blocks are the graph's.
 pub(crate) fn operate(
     handle: &Handle,
     touched: &[(Part<'_>, bool)],
     work: impl FnOnce() -> Result<()>,
-) -> Result<(Arc<Fence>, Result<()>)> {
+) -> Result<(Option<Arc<Fence>>, Result<()>)> {
     process::gate()?;
+    if let Some(keeper) = capture::keeper(handle)? {
+        for (part, _) in touched {
+            part.can_be_captured()?;
+        }
+        for (part, writes) in touched {
+            part.keep(&keeper, *writes);
+        }
+        return Ok((None, work()));
+    }
     for (part, writes) in touched {
         part.order_before_use(handle, *writes)?;
     }
@@ -151,5 +162,5 @@ pub(crate) fn operate(
     for (part, writes) in touched {
         part.add_use(&fence, *writes);
     }
-    Ok((fence, submitted.and(recorded)))
+    Ok((Some(fence), submitted.and(recorded)))
 }

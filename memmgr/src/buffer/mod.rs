@@ -43,6 +43,7 @@ pub use pinned::PinnedBuffer;
 pub use slices::{DeviceSlice, DeviceSliceMut, PinnedSlice, PinnedSliceMut};
 
 use crate::{
+    capture::{self, Keeper},
     checker,
     error::{Error, Refused, Result},
     event::Fence,
@@ -199,6 +200,23 @@ impl<'a> Part<'a> {
     fn order_before_use(self, handle: &Handle, writes: bool) -> Result<()> {
         let Block { inner, home, .. } = self.block;
         inner.order_before_use(*home, self.range(), handle, writes)
+    }
+
+    /// Whether a graph may use these bytes: it keeps blocks of the manager, and cannot keep the memory of others.
+    fn can_be_captured(self) -> Result<()> {
+        if self.block.home == Home::Adopted {
+            return Err(capture::refusal(
+                "an operation on adopted memory",
+                "copy it to a buffer of the manager before the capture",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Has a graph keep the block.
+    fn keep(self, keeper: &Keeper, writes: bool) {
+        let Block { inner, home, .. } = self.block;
+        keeper.keep(inner, *home, self.range(), writes);
     }
 
     /// Marks these bytes with an operation.

@@ -2,6 +2,7 @@
 
 use super::{LiveBlock, adopted::Adopted};
 use crate::{
+    capture,
     config::Config,
     context,
     cuda::{self, CopyKind},
@@ -195,7 +196,7 @@ impl Inner {
 
     /// Device memory for a raw pointer or a guard, and where it lives.
     pub fn allocate_device(
-        &self,
+        self: &Arc<Self>,
         ordinal: i32,
         size: usize,
         on: Option<&Handle>,
@@ -216,14 +217,16 @@ impl Inner {
             let by = on.map_or(By::Host, |handle| By::Stream(handle.core().id()));
             observer.on_allocate(Place::Device(ordinal), address..address + size, by);
         });
-        Ok((
-            address,
-            if family.is_some() {
-                Home::Native(ordinal)
-            } else {
-                Home::Pool(ordinal)
-            },
-        ))
+        let home = if family.is_some() {
+            Home::Native(ordinal)
+        } else {
+            Home::Pool(ordinal)
+        };
+        // What is allocated for a graph stays as long as the graph, whatever of it uses the block.
+        if let Some(keeper) = on.and_then(|handle| handle.core().keeper()) {
+            keeper.keep(self, home, BlockRange::all(address), true);
+        }
+        Ok((address, home))
     }
 
     /// Tries a request. When memory has run out: gives idle memory back, waits for what is pending, asks the hook, each
@@ -271,6 +274,12 @@ impl Inner {
                 other => return other,
             }
         }
+        if refusal.can_ever_fit() && pool.waits_for_a_capture() {
+            return Err(capture::refusal(
+                &format!("{refusal}. Part of it was freed on a stream, which nobody can ask"),
+                "allocate before the capture begins, or after it has ended",
+            ));
+        }
         Err(Error::OutOfMemory(refusal))
     }
 
@@ -280,6 +289,7 @@ impl Inner {
             return Ok(());
         }
         process::gate()?;
+        let on = self.order_of_free(address, on)?;
         if self.observed.is_set() {
             self.report_free(address, on, memory);
         }
@@ -333,6 +343,34 @@ impl Inner {
         ))
     }
 
+    /// In whose order a block is freed that may have to wait for a graph. Only its own thread can record on a thread's
+    /// default stream: there the point of the free is recorded now.
+    fn order_of_free<'a>(&self, address: usize, on: FreeOn<'a>) -> Result<FreeOn<'a>> {
+        let FreeOn::Stream(handle) = on else {
+            return Ok(on);
+        };
+        let home = |state: &DeviceState| {
+            if state.pool.is_held(address) {
+                Some(Home::Pool(state.ordinal))
+            } else {
+                let native = state.native.is_held(address);
+                native.then_some(Home::Native(state.ordinal))
+            }
+        };
+        if handle.core().is_per_thread()
+            && let Some(home) = self.states().find_map(home)
+        {
+            handle.refuse_capture(
+                "a free on the thread's default stream of what a graph uses",
+                "free it after the capture has ended",
+            )?;
+            let (fence, _) = Fence::after_work(handle);
+            self.add_use(home, BlockRange::all(address), &fence, true);
+            return Ok(FreeOn::Recorded);
+        }
+        Ok(on)
+    }
+
     /// Frees the block of a guard: after the work of the stream it was allocated on and all recorded uses. A failure is
     /// counted and kept for `take_error`.
     pub fn free_guard(&self, address: usize, home: Home) {
@@ -367,6 +405,48 @@ impl Inner {
         {
             self.drop_failures.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(%error, "a guard could not free its memory: the block stays out of use");
+            *lock(&self.last_drop_failure) = Some(error);
+        }
+    }
+
+    /// A captured graph uses a block from now on; whether there is such a block.
+    pub fn hold(&self, home: Home, block: BlockRange) -> bool {
+        match home {
+            Home::Pinned => self.pinned.hold(block),
+            Home::Pool(device) => self.state(device).is_ok_and(|state| state.pool.hold(block)),
+            Home::Native(device) => self
+                .state(device)
+                .is_ok_and(|state| state.native.hold(block)),
+            Home::Adopted => false,
+        }
+    }
+
+    /// A graph does not use the block any more: frees it, if it was freed meanwhile and no other graph uses it.
+    pub fn unhold(&self, home: Home, block: BlockRange) {
+        if process::is_over() {
+            return;
+        }
+        let freed = match home {
+            Home::Pinned => self.pinned.unhold(block),
+            Home::Pool(device) => self
+                .state(device)
+                .ok()
+                .and_then(|state| state.pool.unhold(block)),
+            Home::Native(device) => self
+                .state(device)
+                .ok()
+                .and_then(|state| state.native.unhold(block)),
+            Home::Adopted => None,
+        };
+        let Some(freed) = freed else { return };
+        let memory = match home {
+            Home::Pinned => Memory::Pinned,
+            Home::Pool(device) | Home::Native(device) => Memory::Device(Some(device)),
+            Home::Adopted => return,
+        };
+        if let Err(error) = self.free(block.start, freed.on(), memory) {
+            self.drop_failures.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(%error, "a block that a graph had kept could not be freed: it stays out of use");
             *lock(&self.last_drop_failure) = Some(error);
         }
     }
@@ -514,7 +594,7 @@ impl Inner {
     /// submits, and marks their blocks, also when the submission failed. The fence behind the work, if any block of the
     /// manager is involved.
     pub fn submit(
-        &self,
+        self: &Arc<Self>,
         handle: &Handle,
         ranges: &[(usize, usize, bool)],
         work: impl FnOnce() -> Result<()>,
@@ -528,6 +608,13 @@ impl Inner {
             if let Some((home, block)) = self.find(*address, *size)? {
                 blocks.push((home, block, *writes));
             }
+        }
+        // What is captured has not run when it is over, and runs again and again: the graph keeps its blocks.
+        if let Some(keeper) = capture::keeper(handle)? {
+            for (home, block, writes) in blocks {
+                keeper.keep(self, home, block, writes);
+            }
+            return work().map(|()| None);
         }
         let submitted = work();
         if blocks.is_empty() {
@@ -544,7 +631,7 @@ impl Inner {
     /// # Safety
     /// As [`MemoryManager::copy_to_device_async`].
     pub unsafe fn copy(
-        &self,
+        self: &Arc<Self>,
         dst: *mut c_void,
         src: *const c_void,
         size: usize,
@@ -566,7 +653,7 @@ impl Inner {
     /// # Safety
     /// As [`MemoryManager::memset`].
     pub unsafe fn memset(
-        &self,
+        self: &Arc<Self>,
         address: usize,
         value: u8,
         size: usize,
@@ -599,6 +686,7 @@ impl Inner {
                 address: range.start,
                 size: range.len,
                 raw: range.raw,
+                kept_by_graph: range.kept,
             })
         };
         let mut live: Vec<LiveBlock> = blocks(Place::Pinned, self.pinned.live_blocks()).collect();

@@ -6,7 +6,7 @@ mod inner;
 pub(crate) use inner::{Home, Inner};
 
 use crate::{
-    checker,
+    capture, checker,
     config::Config,
     context,
     cuda::{self, CopyKind, Rows},
@@ -64,6 +64,8 @@ pub struct LiveBlock {
     pub size: usize,
     /// Whether it was handed out as a raw pointer; otherwise a guard owns it.
     pub raw: bool,
+    /// Whether it was freed, and only a captured graph that uses it keeps it.
+    pub kept_by_graph: bool,
 }
 
 /// What [`MemoryManager::shutdown`] did.
@@ -85,7 +87,11 @@ impl fmt::Display for ShutdownReport {
             self.live.len()
         )?;
         for block in &self.live {
-            let kind = if block.raw { "raw pointer" } else { "guard" };
+            let kind = match (block.kept_by_graph, block.raw) {
+                (true, _) => "freed, kept by a captured graph",
+                (false, true) => "raw pointer",
+                (false, false) => "guard",
+            };
             write!(
                 f,
                 "\n  {} bytes at {:#x} on {} ({kind})",
@@ -460,7 +466,8 @@ impl MemoryManager {
     }
 
     /// Tells the manager that work submitted to `stream` so far (a kernel launch) uses the block that `ptr` points into:
-    /// the block is not handed out again before that work has finished. Call it after the launch.
+    /// the block is not handed out again before that work has finished. Call it after the launch. While `stream` is captured,
+    /// the graph keeps the block.
     ///
     /// # Errors
     /// [`Error::UnknownPointer`] if `ptr` points into no live block; otherwise what the runtime says.
@@ -473,7 +480,12 @@ impl MemoryManager {
                 "no live block of the manager contains it",
             ));
         };
-        let (fence, recorded) = Fence::after_work(handle_of(stream));
+        let handle = handle_of(stream);
+        if let Some(keeper) = capture::keeper(handle)? {
+            keeper.keep(&self.inner, home, block.whole(), true);
+            return Ok(());
+        }
+        let (fence, recorded) = Fence::after_work(handle);
         self.inner.add_use(home, block.whole(), &fence, true);
         recorded
     }
@@ -696,7 +708,7 @@ impl MemoryManager {
     }
 
     /// As [`MemoryManager::shutdown`], after freeing every block that was handed out as a raw pointer and waiting for
-    /// the devices (`cudaDeviceSynchronize`). Guards are not touched.
+    /// the devices. Guards are not touched; what a captured graph uses follows when the graph is gone.
     ///
     /// # Errors
     /// What the runtime says.
@@ -706,13 +718,13 @@ impl MemoryManager {
     pub unsafe fn shutdown_and_free_raw(&self) -> Result<ShutdownReport> {
         context::check_all()?;
         for state in self.inner.states() {
-            on_device(state.ordinal, cuda::device_synchronize)?;
+            on_device(state.ordinal, cuda::wait_for_device)?;
         }
         for block in self
             .inner
             .live_blocks()
             .into_iter()
-            .filter(|block| block.raw)
+            .filter(|block| block.raw && !block.kept_by_graph)
         {
             let memory = match block.place {
                 Place::Pinned => Memory::Pinned,

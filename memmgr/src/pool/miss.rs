@@ -293,6 +293,11 @@ impl Pool {
     /// Takes memory that other streams have freed, and waits for their marks: on the device for a request with a
     /// stream, on the host otherwise. Memory whose marks turn out to be lost is left alone.
     fn wait_and_take(&self, size: usize, on: Option<&Handle>, raw: bool) -> Result<Option<usize>> {
+        // A stream that is being captured cannot wait for what is outside of the capture: the host does.
+        let waits = match on {
+            Some(handle) if !handle.is_capturing()? => Some(handle),
+            _ => None,
+        };
         loop {
             let core = on.map(Handle::core);
             let (address, marks) = {
@@ -307,7 +312,7 @@ impl Pool {
                 let address = guard.hand_out(taken, size, core, raw);
                 (address, marks)
             };
-            let waited = marks.iter().try_for_each(|mark| match on {
+            let waited = marks.iter().try_for_each(|mark| match waits {
                 Some(handle) => mark.wait_on_stream(handle),
                 None => mark.wait_on_host(),
             });
@@ -411,13 +416,25 @@ impl Pool {
 
     /// Waits on the host for everything that the pool's free memory waits for, and makes it idle.
     pub fn wait_for_pending(&self) -> Result<()> {
+        crate::stream::finish_retirements();
         let marks = lock(&self.state).order.all_marks();
         let mut waited = Ok(());
-        for mark in marks.iter().filter(|mark| !mark.is_lost()) {
-            waited = waited.and(mark.wait_on_host());
+        for mark in &marks {
+            // A capture that kept everybody from the stream may be over.
+            if mark.core().was_capturing() {
+                let _ = mark.waits_for_a_capture();
+            }
+            if !mark.is_lost() {
+                waited = waited.and(mark.wait_on_host());
+            }
         }
-        let done: Vec<Arc<Fence>> = marks.into_iter().filter(|mark| mark.is_done()).collect();
+        let (done, left): (Vec<Arc<Fence>>, Vec<Arc<Fence>>) =
+            marks.into_iter().partition(|mark| mark.is_done());
         let mut state = lock(&self.state);
+        // What cannot be recorded now, as on a stream that is being captured, is recorded at its stream's next call.
+        for mark in &left {
+            state.order.enqueue(mark);
+        }
         state.complete(&done, true);
         state.order.sweep();
         waited

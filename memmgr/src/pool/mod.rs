@@ -13,7 +13,7 @@ mod recorded;
 pub(crate) mod segment;
 mod uses;
 
-pub(crate) use order::add_follower;
+pub(crate) use order::{Freed, add_follower};
 pub(crate) use recorded::{Span, Use, add_use, pending_uses, worth_a_query};
 pub(crate) use uses::{BlockRange, check_inside};
 
@@ -92,6 +92,8 @@ pub(crate) struct LiveRange {
     pub start: usize,
     pub len: usize,
     pub raw: bool,
+    /// Whether it was freed, and only a captured graph keeps it.
+    pub kept: bool,
 }
 
 /// In whose order a block is freed.
@@ -101,6 +103,8 @@ pub(crate) enum FreeOn<'a> {
     Recorded,
     /// Work that is in this stream already may touch it.
     Stream(&'a Handle),
+    /// Work that is in this stream already may touch it; no handle is at hand.
+    Core(&'a Arc<StreamCore>),
     /// Work that is in the stream it was allocated on may touch it (guards).
     Allocating,
 }
@@ -177,10 +181,18 @@ impl Pool {
                     error => Err(free_error(address, error)),
                 };
             };
+            if live.held > 0 {
+                if live.freed.is_some() {
+                    return Err(Error::DoubleFree { ptr: address });
+                }
+                live.freed = Some(Freed::new(on, live.stream.as_ref()));
+                return Ok(Some(()));
+            }
             let live = std::mem::take(live);
             let (core, handle): (Option<&Arc<StreamCore>>, Option<&Handle>) = match on {
                 FreeOn::Recorded => (None, None),
                 FreeOn::Stream(handle) => (Some(handle.core()), Some(handle)),
+                FreeOn::Core(core) => (Some(core), None),
                 FreeOn::Allocating => (live.stream.as_ref(), None),
             };
             let (owner, single) = state.order.owner_for_free(&live, core);
@@ -195,9 +207,12 @@ impl Pool {
             });
             (handle, wanted, single)
         };
-        if let (Some(fence), Some(handle)) = (single, handle) {
+        if let Some(fence) = single {
             // What cannot be recorded now is tried again at the stream's next call.
-            let _ = fence.record_begun(handle);
+            match handle {
+                Some(handle) => drop(fence.record_begun(handle)),
+                None => fence.leave_open(),
+            }
             lock(&self.state).order.enqueue(&fence);
         }
         self.close_epochs(wanted, handle);
@@ -210,7 +225,9 @@ impl Pool {
             return;
         };
         for epoch in &wanted {
-            if let Err(error) = epoch.close_with(handle) {
+            if let Err(error) = epoch.close_with(handle)
+                && !handle.core().was_capturing()
+            {
                 tracing::warn!(%error, "an epoch could not be closed: it is tried again at its stream's next call");
             }
         }
@@ -300,6 +317,7 @@ impl Pool {
                 start: live.addr,
                 len: live.data.requested,
                 raw: live.data.raw,
+                kept: live.data.freed.is_some(),
             })
             .collect()
     }
@@ -308,9 +326,20 @@ impl Pool {
     pub fn freed(&self, address: usize, on: FreeOn<'_>) -> Option<(usize, By)> {
         let state = lock(&self.state);
         let live = state.space.live(address)?.data;
+        // As long as a captured graph uses the block it is not free, whatever is said.
+        if live.held > 0 {
+            return None;
+        }
         let inherited = !live.inherited.iter().all(|id| state.order.is_complete(*id));
         let by = freed_by(on, live.stream.as_ref(), &live.uses, inherited);
         Some((live.requested, by))
+    }
+
+    /// Whether memory stays pending because a stream that it was freed on is being captured.
+    pub fn waits_for_a_capture(&self) -> bool {
+        lock(&self.state)
+            .order
+            .any_mark(|mark| !mark.is_closed() && mark.core().was_capturing())
     }
 
     /// Whether the pool's first allocation has been made, so that its size cannot be set any more.
@@ -412,6 +441,7 @@ fn freed_by(
     let core = match on {
         FreeOn::Recorded => None,
         FreeOn::Stream(handle) => Some(handle.core()),
+        FreeOn::Core(core) => Some(core),
         FreeOn::Allocating => allocated_on,
     };
     let is_same = |a: &Arc<StreamCore>, b: &Arc<StreamCore>| Arc::ptr_eq(a, b);

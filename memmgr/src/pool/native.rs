@@ -5,8 +5,12 @@
 //! (one that allocates and never waits, one that frees and waits for whatever it must).
 
 use super::{
-    BlockRange, FreeOn, LiveRange, Span, Use, add_follower, add_use, best_fit, freed_by,
-    observer::By, pending_uses, segment::internal_stream, uses::check_inside, worth_a_query,
+    BlockRange, FreeOn, Freed, LiveRange, Span, Use, add_follower, add_use, best_fit, freed_by,
+    observer::By,
+    pending_uses,
+    segment::internal_stream,
+    uses::{check_inside, kept_by_a_graph},
+    worth_a_query,
 };
 use crate::{
     context,
@@ -58,13 +62,17 @@ struct Block {
     stream: Option<Arc<StreamCore>>,
     uses: Vec<Use>,
     followers: Vec<u64>,
+    /// As of [`Live`](super::order::Live).
+    held: u32,
+    freed: Option<Freed>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     blocks: BTreeMap<usize, Block>,
     stats: [PoolStats; 2],
-    /// Blocks whose free could not be submitted where it was asked for (in a host function): the next call does it.
+    /// Blocks whose free could not be submitted where it was asked for (in a host function, or behind a stream that is being
+    /// captured): the next call that can does it.
     parked: Vec<(usize, Vec<Arc<Fence>>)>,
     /// Points of streams on which blocks were freed that the host has not seen to be free since, by the stream's uid:
     /// open ones, or, on a per-thread stream, the last free.
@@ -194,6 +202,12 @@ impl Native {
     ) -> Result<usize> {
         best_fit::checked(size)?;
         context::check(self.device)?;
+        if let Some(handle) = on {
+            handle.refuse_capture(
+                "an allocation of the driver's pool on a stream",
+                "allocate before the capture begins, or in the mode `BestFitPool`",
+            )?;
+        }
         self.free_parked();
         let result = match on {
             Some(handle) => self.with_retry(family, size, handle),
@@ -237,6 +251,8 @@ impl Native {
                 stream,
                 uses,
                 followers: Vec::new(),
+                held: 0,
+                freed: None,
             },
         );
         // Other code freed a block behind our back and the driver gave the address out again.
@@ -310,6 +326,17 @@ impl Native {
         }
         let block = {
             let mut state = lock(&self.state);
+            if let Some(block) = state
+                .blocks
+                .get_mut(&address)
+                .filter(|block| block.held > 0)
+            {
+                if block.freed.is_some() {
+                    return Err(Error::DoubleFree { ptr: address });
+                }
+                block.freed = Some(Freed::new(on, block.stream.as_ref()));
+                return Ok(Some(()));
+            }
             let Some(block) = state.blocks.remove(&address) else {
                 return match containing(&state, address) {
                     Some((start, block)) => Err(Error::unknown(
@@ -337,6 +364,10 @@ impl Native {
         let handle = match on {
             FreeOn::Recorded => None,
             FreeOn::Stream(handle) => Some(handle),
+            FreeOn::Core(core) => {
+                upgraded = core.upgrade();
+                upgraded.as_ref()
+            }
             FreeOn::Allocating => {
                 upgraded = block.stream.as_ref().and_then(StreamCore::upgrade);
                 upgraded.as_ref()
@@ -348,8 +379,10 @@ impl Native {
             .map(|used| used.fence.clone())
             .filter(|fence| !fence.is_done())
             .collect();
-        // The stream itself, if nobody else has anything to do with the block.
-        if let Some(handle) = handle {
+        // The stream itself, if nobody else has anything to do with the block, and a free in it would not be captured.
+        if let Some(handle) = handle
+            && !handle.is_out_of_bounds()
+        {
             let mine = |core: &Arc<StreamCore>| Arc::ptr_eq(core, handle.core());
             if block.stream.as_ref().is_none_or(mine) && uses.iter().all(|fence| mine(fence.core()))
             {
@@ -381,6 +414,14 @@ impl Native {
         if let Some(core) = allocated_elsewhere {
             // The allocation itself is a point of its stream that the free must follow.
             marks.push(Fence::open(core.clone()));
+        }
+        self.free_behind_or_park(address, marks)
+    }
+
+    fn free_behind_or_park(&self, address: usize, marks: Vec<Arc<Fence>>) -> Result<()> {
+        if marks.iter().any(|mark| mark.waits_for_a_capture()) {
+            lock(&self.state).parked.push((address, marks));
+            return Ok(());
         }
         let result = self.free_behind(address, &marks);
         self.finish_free(address, marks, result)
@@ -450,8 +491,7 @@ impl Native {
             std::mem::take(&mut state.parked)
         };
         for (address, marks) in parked {
-            let result = self.free_behind(address, &marks);
-            if let Err(error) = self.finish_free(address, marks, result) {
+            if let Err(error) = self.free_behind_or_park(address, marks) {
                 tracing::warn!(%error, "a parked block could not be freed");
             }
         }
@@ -468,11 +508,44 @@ impl Native {
         let Some((start, block)) = containing(&state, address) else {
             return Ok(None);
         };
+        if block.freed.is_some() {
+            return Err(kept_by_a_graph(address));
+        }
         check_inside(address, size, start, block.requested)?;
         Ok(Some(BlockRange {
             start,
             span: Span::new(address, size),
         }))
+    }
+
+    /// As [`super::Pool::hold`].
+    pub fn hold(&self, range: BlockRange) -> bool {
+        match lock(&self.state).blocks.get_mut(&range.start) {
+            Some(block) if block.freed.is_none() => {
+                block.held = block.held.saturating_add(1);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// As [`super::Pool::is_held`].
+    pub fn is_held(&self, address: usize) -> bool {
+        let state = lock(&self.state);
+        let block = state.blocks.get(&address);
+        block.is_some_and(|block| block.held > 0 && block.freed.is_none())
+    }
+
+    /// As [`super::Pool::unhold`].
+    pub fn unhold(&self, range: BlockRange) -> Option<Freed> {
+        let mut state = lock(&self.state);
+        let block = state.blocks.get_mut(&range.start)?;
+        block.held = block.held.saturating_sub(1);
+        if block.held > 0 {
+            None
+        } else {
+            block.freed.take()
+        }
     }
 
     /// As [`super::Pool::add_use`].
@@ -538,6 +611,7 @@ impl Native {
                 start: *start,
                 len: block.requested,
                 raw: block.raw,
+                kept: block.freed.is_some(),
             })
             .collect()
     }
@@ -545,7 +619,7 @@ impl Native {
     /// As [`super::Pool::freed`].
     pub fn freed(&self, address: usize, on: FreeOn<'_>) -> Option<(usize, By)> {
         let state = lock(&self.state);
-        let block = state.blocks.get(&address)?;
+        let block = state.blocks.get(&address).filter(|block| block.held == 0)?;
         let by = freed_by(on, block.stream.as_ref(), &block.uses, false);
         Some((block.requested, by))
     }

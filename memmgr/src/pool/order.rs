@@ -9,6 +9,7 @@
 //! This module makes no CUDA call: it hands out fences that its caller closes, queries and waits for, outside its lock.
 
 use super::{
+    FreeOn,
     best_fit::{ClassId, Owner, OwnerId, Space},
     recorded::Use,
 };
@@ -45,6 +46,40 @@ pub(crate) struct Live {
     pub uses: Vec<Use>,
     /// Streams that have been made to wait for `inherited`, by uid.
     pub followers: Vec<u64>,
+    /// How many captured graphs use the block: it stays live as long as there are any.
+    pub held: u32,
+    /// In whose order it was freed meanwhile.
+    pub freed: Option<Freed>,
+}
+
+/// In whose order a block was freed that a captured graph still uses.
+#[derive(Debug, Clone)]
+pub(crate) enum Freed {
+    /// Only recorded uses touch it.
+    Recorded,
+    /// Work that was in this stream may touch it.
+    Stream(Arc<StreamCore>),
+}
+
+impl Freed {
+    /// As it was said, for a block that was allocated on `stream`.
+    pub fn new(on: FreeOn<'_>, stream: Option<&Arc<StreamCore>>) -> Self {
+        let core = match on {
+            FreeOn::Recorded => None,
+            FreeOn::Stream(handle) => Some(handle.core()),
+            FreeOn::Core(core) => Some(core),
+            FreeOn::Allocating => stream,
+        };
+        core.map_or(Freed::Recorded, |core| Freed::Stream(core.clone()))
+    }
+
+    /// How it is freed at last.
+    pub fn on(&self) -> FreeOn<'_> {
+        match self {
+            Freed::Recorded => FreeOn::Recorded,
+            Freed::Stream(core) => FreeOn::Core(core),
+        }
+    }
 }
 
 /// An owner: the marks that must complete, and what still refers to it.
@@ -198,7 +233,8 @@ impl Order {
                 })
                 .owners
                 .push(id);
-            if mark.is_closed() {
+            // What only its own thread can record waits for that thread's next call.
+            if mark.is_closed() || (mark.core().is_per_thread() && !mark.is_closing()) {
                 self.enqueue(mark);
             }
         }
@@ -517,6 +553,11 @@ impl Order {
             .values()
             .map(|queue| queue.values().take(limit).cloned().collect())
             .collect()
+    }
+
+    /// Whether somebody waits for a fence of this kind.
+    pub fn any_mark(&self, mut is: impl FnMut(&Fence) -> bool) -> bool {
+        self.watches.values().any(|watch| is(&watch.fence))
     }
 
     /// Every fence that somebody waits for, open epochs included; for `shutdown`.

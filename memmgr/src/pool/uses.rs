@@ -1,7 +1,7 @@
 //! What touches live blocks: finding the block of an address range, recording uses, and what must be waited for.
 
 use super::{
-    Pool,
+    Freed, Pool,
     order::add_follower,
     recorded::{Span, Use, add_use, pending_uses, worth_a_query},
 };
@@ -24,6 +24,14 @@ pub(crate) struct BlockRange {
 }
 
 impl BlockRange {
+    /// The whole block that starts there.
+    pub fn all(start: usize) -> Self {
+        Self {
+            start,
+            span: Span::ALL,
+        }
+    }
+
     /// The whole block that this lies in.
     pub fn whole(self) -> Self {
         Self {
@@ -50,11 +58,54 @@ pub(crate) fn check_inside(
     )))
 }
 
+/// The error for a block that was freed while a captured graph uses it.
+pub(crate) fn kept_by_a_graph(address: usize) -> Error {
+    Error::unknown(
+        address,
+        "it lies in a block that was freed and that only a captured graph keeps",
+    )
+}
+
 impl Pool {
+    /// A captured graph uses a live block from now on: it stays, also when it is freed. Whether there is such a block.
+    pub fn hold(&self, block: BlockRange) -> bool {
+        let mut state = lock(&self.state);
+        match state.space.data_mut(block.start) {
+            Some(live) if live.freed.is_none() => {
+                live.held = live.held.saturating_add(1);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a captured graph uses the live block that starts at `address`.
+    pub fn is_held(&self, address: usize) -> bool {
+        let state = lock(&self.state);
+        state
+            .space
+            .live(address)
+            .is_some_and(|live| live.data.held > 0 && live.data.freed.is_none())
+    }
+
+    /// A graph does not use the block any more. If it was the last and the block was freed meanwhile: how it is to be freed
+    /// now.
+    pub fn unhold(&self, block: BlockRange) -> Option<Freed> {
+        let mut state = lock(&self.state);
+        let live = state.space.data_mut(block.start)?;
+        live.held = live.held.saturating_sub(1);
+        if live.held > 0 {
+            None
+        } else {
+            live.freed.take()
+        }
+    }
+
     /// The live block in which `size` bytes at `address` lie; `None` if the address belongs to no segment of the pool.
     pub fn locate(&self, address: usize, size: usize) -> Result<Option<BlockRange>> {
         let state = lock(&self.state);
         match state.space.live_containing(address) {
+            Some(live) if live.data.freed.is_some() => Err(kept_by_a_graph(address)),
             Some(live) => {
                 check_inside(address, size, live.addr, live.data.requested)?;
                 Ok(Some(BlockRange {
@@ -131,7 +182,7 @@ impl Pool {
         let mut guard = lock(&self.state);
         let state = &mut *guard;
         for fence in fences {
-            if fence.is_closed() {
+            if fence.is_closed() || !waited {
                 state.order.enqueue(fence);
             }
         }

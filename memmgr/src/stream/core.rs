@@ -6,6 +6,7 @@
 //! [`StreamCore`] beyond that: it answers with the last event.
 
 use crate::{
+    capture::{self, Keeper},
     context,
     cuda::{self, RawEvent, RawStream},
     device::on_device,
@@ -64,7 +65,8 @@ enum End {
     Done,
     /// The last event could not be recorded: nothing proves that its work has finished.
     Lost(Error),
-    /// The last handle went in a host function, where CUDA permits no call: whoever comes next records the end.
+    /// The last handle went in a host function, where CUDA permits no call, or while the stream was captured: whoever comes
+    /// next records the end.
     Deferred,
 }
 
@@ -79,6 +81,11 @@ pub(crate) struct StreamCore {
     owned: AtomicBool,
     /// The handles of users, times [`USER`], and the visitors: handles that a call of the manager holds while it runs.
     users: AtomicU64,
+    /// Whether the stream was being captured when it was last asked: no event can be recorded on it then.
+    capturing: AtomicBool,
+    /// Who keeps what is allocated on the stream now: set while [`Stream::capture`](crate::Stream::capture) runs.
+    keeps: AtomicBool,
+    keeper: Mutex<Option<Arc<Keeper>>>,
     clock: AtomicU64,
     end: Mutex<End>,
     ended: Condvar,
@@ -176,6 +183,48 @@ impl StreamCore {
         }
     }
 
+    /// Whether the stream was being captured when it was last asked.
+    pub fn was_capturing(&self) -> bool {
+        self.capturing.load(Ordering::Relaxed)
+    }
+
+    /// Who keeps what is allocated on the stream now, if that is known without a question: inside
+    /// [`Stream::capture`](crate::Stream::capture).
+    #[inline]
+    pub fn keeper(&self) -> Option<Arc<Keeper>> {
+        if !self.keeps.load(Ordering::Acquire) {
+            return None;
+        }
+        lock(&self.keeper).clone()
+    }
+
+    /// Sets who keeps what is allocated on the stream from now on.
+    pub fn set_keeper(&self, keeper: Option<Arc<Keeper>>) {
+        let mut place = lock(&self.keeper);
+        self.keeps.store(keeper.is_some(), Ordering::Release);
+        let former = std::mem::replace(&mut *place, keeper);
+        drop(place);
+        drop(former);
+    }
+
+    /// Whether the stream is being captured: the one question that a capture survives.
+    fn ask_capturing(&self) -> Result<bool> {
+        // SAFETY: called through a live handle, or by the one thread that retires the stream before it destroys the handle.
+        let asked = self.with_device(|| unsafe { cuda::stream_is_capturing(self.raw) });
+        self.capturing
+            .store(!matches!(asked, Ok(false)), Ordering::Relaxed);
+        asked.map_err(capture::implicit)
+    }
+
+    /// Whether a capture keeps everybody from the stream: its own, or, for the legacy stream, that of a stream that follows
+    /// it.
+    fn is_out_of_bounds(&self) -> bool {
+        matches!(
+            self.ask_capturing(),
+            Ok(true) | Err(Error::Unsupported { .. })
+        )
+    }
+
     /// Whether the last handle is gone.
     pub fn is_retired(&self) -> bool {
         self.users.load(Ordering::Acquire) == 0
@@ -237,9 +286,7 @@ impl StreamCore {
         let Some(handle) = self.upgrade() else {
             return false;
         };
-        // SAFETY: the handle is alive.
-        let capturing = unsafe { cuda::stream_is_capturing(handle.raw()) };
-        matches!(capturing, Ok(false)) && handle.query().unwrap_or(false)
+        matches!(handle.is_capturing(), Ok(false)) && handle.query().unwrap_or(false)
     }
 
     /// Runs `f` with the device current where the handle itself does not name one.
@@ -285,6 +332,13 @@ impl StreamCore {
     fn finish(self: &Arc<Self>) -> Result<()> {
         // The handle may be dead, with its context.
         let _ = context::check(self.device);
+        // Neither a record nor the end of the handle would leave the capture whole: after it.
+        if self.is_out_of_bounds() {
+            return self.defer(capture::refusal(
+                "the end of a stream",
+                "it is recorded when the capture has ended",
+            ));
+        }
         // Nobody else holds the state: no block and no mark will ever ask for the end.
         let wanted = Arc::strong_count(self) > 1 && !planted::is_made(Mistake::EndsAreForgotten);
         let end = if !wanted || process::is_over() {
@@ -318,8 +372,8 @@ impl StreamCore {
     }
 
     fn defer(self: &Arc<Self>, error: Error) -> Result<()> {
-        // A borrowed handle may be dead as soon as the drop returns.
-        if self.is_borrowed() {
+        // A borrowed handle may be dead as soon as the drop returns, and a thread's default stream is another one elsewhere.
+        if self.is_borrowed() || self.is_per_thread() {
             *lock(&self.end) = End::Lost(error.clone());
             self.ended.notify_all();
             return Err(error);
@@ -332,12 +386,13 @@ impl StreamCore {
     }
 }
 
-/// Streams whose last handle went in a host function.
+/// Streams whose last handle went in a host function, or while they were captured.
 static DEFERRED: Mutex<Vec<Arc<StreamCore>>> = Mutex::new(Vec::new());
 static ANY_DEFERRED: AtomicBool = AtomicBool::new(false);
 
-/// Ends the streams whose last handle went in a host function. No lock may be held.
+/// Ends the streams whose last handle went in a host function or a capture, and what graphs left. No lock may be held.
 pub(crate) fn finish_retirements() {
+    capture::bury();
     if !ANY_DEFERRED.load(Ordering::Acquire) || !ANY_DEFERRED.swap(false, Ordering::AcqRel) {
         return;
     }
@@ -392,8 +447,28 @@ impl Handle {
         self.core.device
     }
 
+    /// The stream is not being captured.
     pub fn record_raw(&self, event: RawEvent) -> Result<()> {
         self.core.record_raw(event)
+    }
+
+    /// Whether the stream is being captured.
+    pub fn is_capturing(&self) -> Result<bool> {
+        self.core.ask_capturing()
+    }
+
+    /// Whether nothing may be done to the stream because of a capture. Where no answer is to be had, the call itself will
+    /// say why.
+    pub fn is_out_of_bounds(&self) -> bool {
+        self.core.is_out_of_bounds()
+    }
+
+    /// Refuses what would end the capture of the stream, if it is being captured.
+    pub fn refuse_capture(&self, what: &str, instead: &str) -> Result<()> {
+        if self.is_capturing()? {
+            return Err(capture::refusal(what, instead));
+        }
+        Ok(())
     }
 
     pub fn wait_raw(&self, event: RawEvent) -> Result<()> {
@@ -408,11 +483,13 @@ impl Handle {
     }
 
     pub fn synchronize(&self) -> Result<()> {
+        self.refuse_capture("waiting for a stream", "wait after the capture has ended")?;
         // SAFETY: this handle is alive.
         self.core
             .with_device(|| unsafe { cuda::stream_synchronize(self.raw()) })
     }
 
+    /// The stream is not being captured.
     pub fn query(&self) -> Result<bool> {
         // SAFETY: this handle is alive.
         self.core
@@ -453,6 +530,9 @@ impl Handle {
             raw,
             owned: AtomicBool::new(owned),
             users: AtomicU64::new(USER),
+            capturing: AtomicBool::new(false),
+            keeps: AtomicBool::new(false),
+            keeper: Mutex::new(None),
             clock: AtomicU64::new(1),
             end: Mutex::new(End::NotYet),
             ended: Condvar::new(),

@@ -7,7 +7,7 @@ pub(crate) use self::core::{Handle, StreamCore, all_idle, finish_retirements};
 
 use self::core::{LEGACY, PER_THREAD};
 use crate::{
-    context,
+    capture, context,
     cuda::{self, RawStream},
     device::on_device,
     error::{Error, Result},
@@ -146,7 +146,8 @@ impl Stream {
     /// which has a type of its own ([`PerThreadStream`]).
     ///
     /// Dropping the last handle waits for calls of the manager on other threads that use the stream at that moment, so
-    /// that its owner may destroy it afterwards; it must not happen in a host function.
+    /// that its owner may destroy it afterwards; it must not happen in a host function, nor while the stream is captured: what
+    /// it left in pools would never be used again.
     ///
     /// # Safety
     /// `stream` is a live `cudaStream_t` and stays so until the last handle made from it is dropped.
@@ -169,6 +170,8 @@ impl Stream {
             _ => {}
         }
         // SAFETY: the handle is alive, says the caller.
+        unsafe { refuse_capture(raw)? };
+        // SAFETY: as above.
         let (device, flags) = unsafe { (cuda::stream_device(raw)?, cuda::stream_flags(raw)?) };
         let kind = if flags & sys::cudaStreamNonBlocking != 0 {
             StreamKind::NonBlocking
@@ -186,6 +189,8 @@ impl Stream {
     /// [`Error::Unavailable`] without a driver; what the runtime says for an ordinal that does not exist.
     pub fn legacy(device: i32) -> Result<Self> {
         let (raw, kind) = (RawStream(LEGACY), StreamKind::Legacy);
+        // SAFETY: the legacy handle is a constant that is valid as long as the runtime is.
+        on_device(device, || unsafe { refuse_capture(raw) })?;
         // SAFETY: the legacy handle is a constant that is valid as long as the runtime is.
         let handle = unsafe { Handle::register(raw, device, kind, false)? };
         Ok(Self { handle })
@@ -214,7 +219,7 @@ impl Stream {
     /// Waits on the host for all work submitted so far (`cudaStreamSynchronize`).
     ///
     /// # Errors
-    /// What the runtime says, errors of earlier work included.
+    /// What the runtime says, errors of earlier work included; [`Error::Unsupported`] while the stream is captured.
     pub fn synchronize(&self) -> Result<()> {
         self.handle.synchronize()
     }
@@ -222,15 +227,15 @@ impl Stream {
     /// Whether all work submitted so far has finished (`cudaStreamQuery`).
     ///
     /// # Errors
-    /// What the runtime says, errors of earlier work included.
+    /// As [`Stream::synchronize`].
     pub fn query(&self) -> Result<bool> {
-        self.handle.query()
+        query(&self.handle)
     }
 
     /// Records a point behind all work submitted so far (`cudaEventRecord`).
     ///
     /// # Errors
-    /// What the runtime says.
+    /// What the runtime says; [`Error::Unsupported`] while the stream is captured.
     pub fn record(&self) -> Result<Event> {
         Ok(Event {
             fence: Fence::record(&self.handle)?,
@@ -240,7 +245,7 @@ impl Stream {
     /// Makes all work submitted from now on wait for `event` (`cudaStreamWaitEvent`); the host does not wait.
     ///
     /// # Errors
-    /// What the runtime says.
+    /// What the runtime says; [`Error::Unsupported`] while the stream is captured, unless the event is done.
     pub fn wait(&self, event: &Event) -> Result<()> {
         event.fence.wait_on_stream(&self.handle)
     }
@@ -250,8 +255,13 @@ impl Stream {
     /// caught and reported through `tracing`.
     ///
     /// # Errors
-    /// What the runtime says; the function is not run then.
+    /// What the runtime says, and [`Error::Unsupported`] while the stream is captured, since the function can run only once;
+    /// it is not run then.
     pub fn launch_host(&self, function: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.handle.refuse_capture(
+            "a host function that can run only once",
+            "launch it beside the graph",
+        )?;
         type Job = Box<dyn FnOnce() + Send>;
         unsafe extern "C" fn run(data: *mut c_void) {
             // SAFETY: `data` came from `Box::into_raw` below and the runtime calls this once.
@@ -288,6 +298,27 @@ impl fmt::Debug for Stream {
     }
 }
 
+fn query(handle: &Handle) -> Result<bool> {
+    handle.refuse_capture("asking a stream", "ask after the capture has ended")?;
+    handle.query()
+}
+
+/// Refuses a stream whose id cannot be asked for without ending its capture.
+///
+/// # Safety
+/// The handle is alive.
+unsafe fn refuse_capture(raw: RawStream) -> Result<()> {
+    // SAFETY: as this function demands.
+    match unsafe { cuda::stream_is_capturing(raw) } {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(capture::refusal(
+            "making a handle of a stream",
+            "make it before the capture begins",
+        )),
+        Err(error) => Err(capture::implicit(error)),
+    }
+}
+
 /// The calling thread's default stream (`cudaStreamPerThread`). Neither `Send` nor `Sync`: on another thread the same
 /// handle means another stream.
 ///
@@ -307,6 +338,8 @@ impl PerThreadStream {
     /// [`Error::Unavailable`] without a driver or device.
     pub fn new() -> Result<Self> {
         let device = cuda::get_device()?;
+        // SAFETY: the handle is a constant that is valid as long as the runtime is.
+        unsafe { refuse_capture(RawStream(PER_THREAD))? };
         // SAFETY: the handle is a constant that is valid as long as the runtime is, and the type stays on this thread.
         let handle = unsafe {
             Handle::register(RawStream(PER_THREAD), device, StreamKind::PerThread, false)?
@@ -340,7 +373,7 @@ impl PerThreadStream {
     /// # Errors
     /// What the runtime says.
     pub fn query(&self) -> Result<bool> {
-        self.handle.query()
+        query(&self.handle)
     }
 }
 

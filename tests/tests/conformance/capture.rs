@@ -1,7 +1,15 @@
 //! Stream capture: which calls are forbidden to whom, and what they do to the capture.
 
 use crate::{cuda::*, facts, is};
-use std::{cell::Cell, ptr::null_mut, sync::Mutex};
+use std::{
+    cell::Cell,
+    ptr::null_mut,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
 
 const MODES: [&str; 3] = ["global", "thread-local", "relaxed"];
 
@@ -445,6 +453,198 @@ fn events_of_ended_captures() {
     ok!(cudaEventDestroy(f));
 }
 
+fn while_relaxed_elsewhere() {
+    let s = Shared::new(stream());
+    row("cudaHostAlloc and cudaFreeHost", ALWAYS_FINE, |_| {
+        let mut p = null_mut();
+        relaxed(|| cuda!(cudaHostAlloc(&mut p, 4096, 0)) + cuda!(cudaFreeHost(p)))
+    });
+    row(
+        "stream-ordered memory of another stream",
+        ALWAYS_FINE,
+        |_| {
+            let mut p = null_mut();
+            relaxed(|| {
+                cuda!(cudaMallocAsync(&mut p, 4096, s.get())) + cuda!(cudaFreeAsync(p, s.get()))
+            })
+        },
+    );
+    row("cudaStreamQuery of another stream", ALWAYS_FINE, |_| {
+        relaxed(|| match cuda!(cudaStreamQuery(s.get())) {
+            600 => 0,
+            code => code,
+        })
+    });
+    row("a pool made, trimmed and destroyed", ALWAYS_FINE, |_| {
+        let (mut pool, props) = (null_mut(), sys::mem_pool_props(0, NO_HANDLES, 0));
+        relaxed(|| {
+            cuda!(cudaMemPoolCreate(&mut pool, &props))
+                + cuda!(cudaMemPoolTrimTo(pool, 0))
+                + cuda!(cudaMemPoolDestroy(pool))
+        })
+    });
+    ok!(cudaStreamSynchronize(s.get()));
+    destroy([s.get()]);
+}
+
+const NO_HANDLES: sys::cudaMemAllocationHandleType =
+    sys::cudaMemAllocationHandleType::cudaMemHandleTypeNone;
+
+/// A graph with one fill, ready to run.
+fn graph_of(p: Pointer, value: i32, size: usize) -> (sys::cudaGraph_t, sys::cudaGraphExec_t) {
+    let (capture, mut exec) = (Capture::new(1), null_mut());
+    ok!(cudaMemsetAsync(p, value, size, capture.stream));
+    let (code, graph) = capture.end();
+    is("end", code, 0);
+    ok!(cudaGraphInstantiate(&mut exec, graph, 0));
+    (graph, exec)
+}
+
+fn graphs_beside_a_capture() {
+    let (s, p) = (Shared::new(stream()), Shared::new(malloc(4096)));
+    let (graph, exec) = graph_of(p.get(), 3, 4096);
+    let (graph, exec) = (Shared::new(graph), Shared::new(exec));
+    row(
+        "a graph instantiated, launched and destroyed, relaxed",
+        ALWAYS_FINE,
+        |_| {
+            let mut again = null_mut();
+            relaxed(|| {
+                cuda!(cudaGraphInstantiate(&mut again, graph.get(), 0))
+                    + cuda!(cudaGraphLaunch(exec.get(), s.get()))
+                    + cuda!(cudaGraphExecDestroy(again))
+            })
+        },
+    );
+    ok!(cudaStreamSynchronize(s.get()));
+    is(
+        "it has run",
+        Bytes(read(p.get(), 4096)),
+        Bytes(vec![3; 4096]),
+    );
+    ok!(cudaGraphExecDestroy(exec.get()));
+    ok!(cudaGraphDestroy(graph.get()));
+    ok!(cudaFree(p.get()));
+    destroy([s.get()]);
+}
+
+fn what_a_stream_is_captured_into() {
+    let (s, t) = (Capture::new(1), stream());
+    // SAFETY: both streams are alive.
+    let info = |s| unsafe { sys::stream_capture_info(s) }.map_err(|code| code.0);
+    let first = info(s.stream);
+    is("it answers", first.is_ok(), true);
+    is("the same again", info(s.stream), first);
+    if let Ok((status, id, graph)) = first {
+        is(
+            "active",
+            (status.0, id != 0, graph.is_null()),
+            (1, true, false),
+        );
+        let other = Capture::new(1);
+        let answer = info(other.stream).map(|(status, id, _)| (status.0, id));
+        is(
+            "another capture has another number",
+            answer.is_ok_and(|(s, i)| s == 1 && i != id),
+            true,
+        );
+        is("end of the other", other.discard(), 0);
+        let (code, ended) = s.end();
+        is("the graph that it ends with", (code, ended), (0, graph));
+        ok!(cudaGraphDestroy(ended));
+    }
+    let none = info(t).map(|(status, ..)| status.0);
+    is("no capture", none, Ok(0));
+    destroy([t]);
+}
+
+/// How often the destructor was called for each of the objects of the fact below.
+static GONE: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+
+unsafe extern "C" fn object_gone(at: Pointer) {
+    if let Some(count) = GONE.get(at as usize) {
+        count.fetch_add(1, SeqCst);
+    }
+}
+
+fn gone(at: usize) -> usize {
+    GONE.get(at).map_or(0, |count| count.load(SeqCst))
+}
+
+fn soon_gone(at: usize) -> usize {
+    let until = Instant::now() + Duration::from_secs(20);
+    while gone(at) == 0 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    gone(at)
+}
+
+fn object(at: usize) -> sys::cudaUserObject_t {
+    let mut object = null_mut();
+    ok!(cudaUserObjectCreate(
+        &mut object,
+        at as Pointer,
+        Some(object_gone),
+        1,
+        1
+    ));
+    object
+}
+
+fn objects_of_graphs() {
+    GONE.iter().for_each(|count| count.store(0, SeqCst));
+    ok!(cudaUserObjectRelease(object(0), 1));
+    is("released", soon_gone(0), 1);
+    let (s, p) = (stream(), malloc(256));
+    // Given to a graph while it is captured.
+    let (capture, mut exec) = (Capture::new(1), null_mut());
+    // SAFETY: the stream is alive.
+    let info = unsafe { sys::stream_capture_info(capture.stream) };
+    let graph = info.map_or(null_mut(), |(_, _, graph)| graph);
+    is(
+        "given",
+        cuda!(cudaGraphRetainUserObject(graph, object(1), 1, 1)),
+        0,
+    );
+    ok!(cudaMemsetAsync(p, 5, 256, capture.stream));
+    let (code, graph) = capture.end();
+    is("end", code, 0);
+    ok!(cudaGraphInstantiate(&mut exec, graph, 0));
+    ok!(cudaGraphDestroy(graph));
+    std::thread::sleep(Duration::from_millis(50));
+    is("kept by the executable graph", gone(1), 0);
+    let stall = Stall::on(s);
+    ok!(cudaGraphLaunch(exec, s));
+    ok!(cudaGraphExecDestroy(exec));
+    std::thread::sleep(Duration::from_millis(20));
+    is(
+        "kept by the launch",
+        (cuda!(cudaStreamQuery(s)), gone(1)),
+        (600, 0),
+    );
+    drop(stall);
+    ok!(cudaStreamSynchronize(s));
+    is("gone with the last launch", soon_gone(1), 1);
+    // Given to a capture that dies, and to one whose graph is thrown away.
+    let capture = Capture::new(1);
+    // SAFETY: the stream is alive.
+    let info = unsafe { sys::stream_capture_info(capture.stream) };
+    let graph = info.map_or(null_mut(), |(_, _, graph)| graph);
+    ok!(cudaGraphRetainUserObject(graph, object(2), 1, 1));
+    cuda!(cudaStreamQuery(capture.stream));
+    is("dead", capture.discard(), 901);
+    is("gone with a dead capture", soon_gone(2), 1);
+    let capture = Capture::new(1);
+    // SAFETY: the stream is alive.
+    let info = unsafe { sys::stream_capture_info(capture.stream) };
+    let graph = info.map_or(null_mut(), |(_, _, graph)| graph);
+    ok!(cudaGraphRetainUserObject(graph, object(3), 1, 1));
+    is("end", capture.discard(), 0);
+    is("gone with the graph", soon_gone(3), 1);
+    ok!(cudaFree(p));
+    destroy([s]);
+}
+
 fn legacy_stream() {
     let p = malloc(4096);
     for (mode, name) in MODES.into_iter().enumerate() {
@@ -476,6 +676,10 @@ fn legacy_stream() {
 }
 
 facts! {
+    while_relaxed_elsewhere, Documentation: "A relaxed thread may call `cudaHostAlloc` and `cudaFreeHost`, use stream-ordered memory of another stream and query it, and make pools";
+    graphs_beside_a_capture, Documentation: "A relaxed thread may instantiate, launch and destroy graphs beside a capture";
+    what_a_stream_is_captured_into, Documentation: "`cudaStreamGetCaptureInfo` gives a number of the capture and the graph that it will end with";
+    objects_of_graphs, Documentation: "A user object goes once with the last graph, executable graph and launch that keeps it, also with a dead capture";
     memory_calls, Gpu: "`cudaMalloc`, `cudaFree`, `cudaHostAlloc`, `cudaMallocAsync` elsewhere: 900 and the capture is dead, on the capturing thread unless relaxed, on every thread if global";
     waiting_calls, Gpu: "The same of event queries, event and stream synchronisation";
     pending_events, Gpu: "The same of a query of a pending event, which answers 600 where it is allowed";
