@@ -72,6 +72,7 @@ calls! {
     StreamGetId => "cudaStreamGetId", StreamGetFlags => "cudaStreamGetFlags", StreamGetDevice => "cudaStreamGetDevice",
     StreamQuery => "cudaStreamQuery", StreamSynchronize => "cudaStreamSynchronize",
     StreamIsCapturing => "cudaStreamIsCapturing",
+    ThreadExchangeCaptureMode => "cudaThreadExchangeStreamCaptureMode",
     StreamWaitEvent => "cudaStreamWaitEvent", LaunchHostFunc => "cudaLaunchHostFunc",
     EventCreate => "cudaEventCreateWithFlags", EventRecord => "cudaEventRecord", EventQuery => "cudaEventQuery",
     EventSynchronize => "cudaEventSynchronize",
@@ -386,6 +387,31 @@ pub(crate) unsafe fn stream_is_capturing(stream: RawStream) -> Result<bool> {
         sys::cudaStreamIsCapturing(stream.get(), &mut status)
     })?;
     Ok(status != sys::cudaStreamCaptureStatus::cudaStreamCaptureStatusNone)
+}
+
+/// Runs `f` in the capture mode in which what this thread asks ends nobody's capture.
+#[cfg(feature = "async")]
+pub(crate) fn relaxed<T>(f: impl FnOnce() -> T) -> T {
+    /// Puts the thread's former mode back.
+    struct Restore(sys::cudaStreamCaptureMode);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            let _ = exchange_capture_mode(&mut self.0);
+        }
+    }
+    let mut mode = sys::cudaStreamCaptureMode::cudaStreamCaptureModeRelaxed;
+    let _restore = exchange_capture_mode(&mut mode)
+        .is_ok()
+        .then_some(Restore(mode));
+    f()
+}
+
+#[cfg(feature = "async")]
+fn exchange_capture_mode(mode: &mut sys::cudaStreamCaptureMode) -> Result<()> {
+    // SAFETY: `mode` is a place that holds a mode, and takes the former one.
+    call(Call::ThreadExchangeCaptureMode, || unsafe {
+        sys::cudaThreadExchangeStreamCaptureMode(mode)
+    })
 }
 
 /// # Safety

@@ -137,6 +137,12 @@ impl Fence {
             && self.begun.load(Ordering::Acquire) > other.ended.load(Ordering::Acquire)
     }
 
+    /// The event, once it has been recorded.
+    #[cfg(feature = "async")]
+    pub fn raw_event(&self) -> Option<crate::cuda::RawEvent> {
+        self.event.get().map(PooledEvent::raw)
+    }
+
     /// Records the event through a live handle of the stream. Whoever comes second waits for the first.
     pub fn close_with(&self, handle: &Handle) -> Result<()> {
         if self.begin_closing()? {

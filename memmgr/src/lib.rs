@@ -33,10 +33,41 @@
 //! # Ok(()) }
 //! ```
 
+#![cfg_attr(
+    feature = "async",
+    doc = r#"
+# Awaiting
+
+With the feature `async`, transfers (copies that own their buffers), submitted operations and events can be awaited, with
+any executor:
+
+```
+use memmgr::{MemoryManager, Stream};
+
+async fn upload_and_clear() -> memmgr::Result<()> {
+    let manager = MemoryManager::instance();
+    let stream = Stream::new()?;
+    let mut host = manager.pinned::<f32>(1024)?;
+    host.as_mut_slice()?.fill(1.5);
+    let device = manager.device::<f32>(1024, &stream)?;
+    let (host, device) = stream.transfer_to_device(host, device)?.await?;
+    assert_eq!(host.as_slice()?[7], 1.5);
+    stream.memset(&device, 0)?.await?;
+    let (_device, host) = stream.transfer_to_host(device, host)?.await?;
+    assert_eq!(host.as_slice()?[7], 0.0);
+    Ok(())
+}
+
+pollster::block_on(upload_and_clear()).unwrap();
+```
+"#
+)]
 #![deny(missing_docs)]
 
 mod buffer;
 mod checker;
+#[cfg(feature = "async")]
+mod completion;
 mod config;
 mod cuda;
 mod device;
@@ -55,9 +86,13 @@ mod process;
 mod stats;
 mod stream;
 mod sync;
+#[cfg(feature = "async")]
+mod watchdog;
 
-pub use buffer::{DeviceBuffer, PinnedBuffer};
+pub use buffer::{DeviceBuffer, PinnedBuffer, Transfer, TransferError};
 pub use bytemuck::{Pod, Zeroable};
+#[cfg(feature = "async")]
+pub use completion::{Completion, TransferFuture};
 pub use config::{Config, Reuse};
 pub use cuda::{CopyKind, cuda_calls, cuda_calls_on_this_thread};
 pub use device::{Backend, DeviceInfo, Versions, backend, devices, versions};
