@@ -455,3 +455,36 @@ fn one_operation_can_be_awaited_by_many() {
         pollster::block_on(one).unwrap();
     }
 }
+
+/// However many futures wait for one stream, one host function lies behind it, and the thread looks seldom.
+#[test]
+fn a_thousand_futures_of_one_stream_take_one_host_function_and_few_queries() {
+    let _turn = turn();
+    let calls = |name: &str| {
+        let calls = memmgr::cuda_calls();
+        let found = calls.iter().find(|(called, _)| *called == name);
+        found.map_or(0, |(_, count)| *count)
+    };
+    let s = Stream::new().unwrap();
+    let gate = Gate::new();
+    stall(&s, &gate);
+    let event = s.record().unwrap();
+    let launched = calls("cudaLaunchHostFunc");
+    let mut awaited: Vec<_> = (0..1000).map(|_| (&event).into_future()).collect();
+    for one in &mut awaited {
+        assert!(poll(one, Waker::noop()).is_pending());
+    }
+    assert!(
+        rig::eventually(|| calls("cudaLaunchHostFunc") > launched),
+        "there is no bell"
+    );
+    let queried = calls("cudaEventQuery");
+    std::thread::sleep(Duration::from_millis(500));
+    let queried = calls("cudaEventQuery") - queried;
+    assert!((3..100).contains(&queried), "{queried} queries");
+    gate.open();
+    for one in awaited {
+        pollster::block_on(one).unwrap();
+    }
+    assert_eq!(calls("cudaLaunchHostFunc"), launched + 1);
+}
