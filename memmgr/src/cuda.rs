@@ -402,7 +402,7 @@ pub(crate) fn relaxed<T>(f: impl FnOnce() -> T) -> T {
     let mut mode = sys::cudaStreamCaptureMode::cudaStreamCaptureModeRelaxed;
     let _restore = exchange_capture_mode(&mut mode)
         .is_ok()
-        .then_some(Restore(mode));
+        .then(|| Restore(mode));
     f()
 }
 
