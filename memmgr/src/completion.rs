@@ -17,6 +17,9 @@ use std::{
 /// Completes when everything before a point in a stream has finished: what `event.await` and `submitted.await` wait for.
 /// Works with any executor, and may be dropped at any time.
 ///
+/// A waker is called on a thread of the manager's own, never in a host function: it may do anything, but as long as it
+/// blocks nobody else is woken.
+///
 /// To poll it once more after it has completed asks again. It completes with an error where the runtime cannot tell any
 /// more, for example because the context is broken or the process exits.
 #[derive(Debug)]

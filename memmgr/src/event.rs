@@ -278,7 +278,8 @@ impl fmt::Debug for Fence {
     }
 }
 
-/// A point in a stream that others can wait for (`cudaEventRecord`, timing disabled). Cheap to clone.
+/// A point in a stream that others can wait for (`cudaEventRecord`, timing disabled). Cheap to clone. With the feature
+/// `async` it can be awaited.
 #[derive(Debug, Clone)]
 pub struct Event {
     pub(crate) fence: Arc<Fence>,
@@ -302,7 +303,8 @@ impl Event {
     }
 }
 
-/// What a borrowing operation returns: it has been submitted. Dropping it is fine; the buffers know for themselves.
+/// What a borrowing operation returns: it has been submitted. Dropping it is fine; the buffers know for themselves. With
+/// the feature `async` it can be awaited.
 #[derive(Debug, Clone)]
 #[must_use = "the operation runs in any case; drop with `let _ =`, or use `wait()` to see that it has finished"]
 pub struct Submitted {

@@ -33,6 +33,12 @@
 //! # Ok(()) }
 //! ```
 
+//!
+//! # Threads
+//!
+//! Every type is `Send` and `Sync`, but for one. The manager and its pools lock; a stream is a counted handle, which CUDA
+//! lets any thread use; events and transfers are points in a stream, and buffers own blocks of plain bytes, which only
+//! `&mut` can write. A [`PerThreadStream`] is neither: on another thread the same handle means another stream.
 #![cfg_attr(
     feature = "async",
     doc = r#"

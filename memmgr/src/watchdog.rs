@@ -164,11 +164,18 @@ fn give_up() {
     }
 }
 
-/// Runs what may be anybody's code.
+/// Runs what may be anybody's code: wakers, and whoever listens to the log.
 fn wake(waker: Waker) {
-    if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
-        tracing::error!("a waker panicked");
+    if panics(|| waker.wake()) {
+        panics(|| tracing::error!("a waker panicked"));
     }
+}
+
+/// Whether it panics. What was thrown is leaked: its drop might panic as well, and the thread must stay.
+fn panics(f: impl FnOnce()) -> bool {
+    catch_unwind(AssertUnwindSafe(f))
+        .map_err(std::mem::forget)
+        .is_err()
 }
 
 impl Watched {
@@ -264,6 +271,10 @@ fn look(line: u64, current: &mut Option<i32>) {
         };
         lock(&STATE).remove(line, &key);
         wakers.extend(wait.end(over));
+    }
+    if !wakers.is_empty() {
+        // They may make another device current.
+        *current = None;
     }
     wakers.into_iter().for_each(wake);
 }

@@ -71,13 +71,23 @@ impl Stream {
     /// Sets every byte of a device buffer to `value` in this stream.
     ///
     /// # Errors
-    /// What the runtime says.
+    /// [`Error::WrongDevice`] if the buffer belongs to another device than the stream: the devices need not reach each
+    /// other's memory, and a fill, unlike a copy, is work of the stream's device. Otherwise what the runtime says.
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn memset<T: Pod>(&self, dst: &DeviceBuffer<T>, value: u8) -> Result<Submitted> {
         let _called = checker::called_here();
         let (handle, block) = (handle_of(self), &dst.block);
         if block.bytes == 0 {
             return Ok(Submitted { event: None });
+        }
+        if dst.device() != handle.device() {
+            return Err(Error::WrongDevice {
+                reason: format!(
+                    "a fill of memory of device {} in a stream of device {}",
+                    dst.device(),
+                    handle.device()
+                ),
+            });
         }
         block.order_before_use(handle, true)?;
         // SAFETY: the block is live; it is marked with the operation, so that it stays until that has run, and the stream

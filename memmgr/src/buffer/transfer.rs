@@ -150,7 +150,7 @@ impl Stream {
     > {
         let _called = checker::called_here();
         start(self, source, target, |source, target| {
-            self.copy_to_device(source, target)
+            self.copy_to_device(source, &*target)
         })
     }
 
@@ -188,7 +188,7 @@ impl Stream {
     > {
         let _called = checker::called_here();
         start(self, source, target, |source, target| {
-            self.copy_device_to_device(source, target)
+            self.copy_device_to_device(source, &*target)
         })
     }
 }
