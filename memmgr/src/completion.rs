@@ -1,7 +1,7 @@
 //! What is awaited: [`Completion`] of a point in a stream, and [`TransferFuture`]. They know wakers, and no executor.
 
 use crate::{
-    buffer::{Transfer, TransferError},
+    buffer::{Transfer, TransferResult},
     cuda,
     error::Result,
     event::{Event, Fence, Submitted},
@@ -123,7 +123,7 @@ impl<S, D> TransferFuture<S, D> {
 impl<S, D> Unpin for TransferFuture<S, D> {}
 
 impl<S, D> Future for TransferFuture<S, D> {
-    type Output = Result<(S, D), TransferError<S, D>>;
+    type Output = TransferResult<S, D, (S, D)>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if self.transfer.is_none() {
@@ -140,7 +140,7 @@ impl<S, D> Future for TransferFuture<S, D> {
 }
 
 impl<S, D> IntoFuture for Transfer<S, D> {
-    type Output = Result<(S, D), TransferError<S, D>>;
+    type Output = TransferResult<S, D, (S, D)>;
     type IntoFuture = TransferFuture<S, D>;
 
     fn into_future(self) -> TransferFuture<S, D> {

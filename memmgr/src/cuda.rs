@@ -57,6 +57,7 @@ macro_rules! calls {
     ($($variant:ident => $name:literal),* $(,)?) => {
         /// The CUDA functions that this crate calls.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[cfg_attr(not(feature = "async"), expect(dead_code))]
         pub(crate) enum Call { $($variant),* }
         const NAMES: &[&str] = &[$($name),*];
         static COUNTS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];

@@ -32,7 +32,6 @@
 //! assert_eq!(host.as_slice()?[7], 1.5); // waits for the copy, and for nothing else
 //! # Ok(()) }
 //! ```
-
 //!
 //! # Threads
 //!
@@ -95,7 +94,7 @@ mod sync;
 #[cfg(feature = "async")]
 mod watchdog;
 
-pub use buffer::{DeviceBuffer, PinnedBuffer, Transfer, TransferError};
+pub use buffer::{DeviceBuffer, PinnedBuffer, Transfer, TransferError, TransferResult};
 pub use bytemuck::{Pod, Zeroable};
 #[cfg(feature = "async")]
 pub use completion::{Completion, TransferFuture};

@@ -54,7 +54,7 @@ mod transfer;
 
 pub use device::DeviceBuffer;
 pub use pinned::PinnedBuffer;
-pub use transfer::{Transfer, TransferError};
+pub use transfer::{Transfer, TransferError, TransferResult};
 
 use crate::{
     checker,

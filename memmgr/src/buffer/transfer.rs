@@ -40,7 +40,7 @@ impl<S, D> Transfer<S, D> {
     ///
     /// # Errors
     /// What the runtime says instead of a proof that the copy has finished, with the buffers.
-    pub fn wait(self) -> Result<(S, D), TransferError<S, D>> {
+    pub fn wait(self) -> TransferResult<S, D, (S, D)> {
         let waited = self.submitted.wait();
         self.ended(waited)
     }
@@ -79,7 +79,7 @@ impl<S, D> Transfer<S, D> {
     }
 
     /// What the end of the copy gives back.
-    pub(crate) fn ended(self, how: Result<()>) -> Result<(S, D), TransferError<S, D>> {
+    pub(crate) fn ended(self, how: Result<()>) -> TransferResult<S, D, (S, D)> {
         match how {
             Ok(()) => Ok((self.source, self.target)),
             Err(error) => Err(TransferError::new(error, self.source, self.target)),
@@ -92,6 +92,9 @@ impl<S, D> Transfer<S, D> {
 /// They are as good as before: where the copy may still run, they know of it. `?` turns it into an [`Error`] and drops
 /// them.
 pub struct TransferError<S, D>(Box<(Error, S, D)>);
+
+/// A transfer, or what it gives back, or an error with its buffers.
+pub type TransferResult<S, D, T = Transfer<S, D>> = Result<T, TransferError<S, D>>;
 
 impl<S, D> TransferError<S, D> {
     fn new(error: Error, source: S, target: D) -> Self {
@@ -144,10 +147,7 @@ impl Stream {
         &self,
         source: PinnedBuffer<T>,
         target: DeviceBuffer<T>,
-    ) -> Result<
-        Transfer<PinnedBuffer<T>, DeviceBuffer<T>>,
-        TransferError<PinnedBuffer<T>, DeviceBuffer<T>>,
-    > {
+    ) -> TransferResult<PinnedBuffer<T>, DeviceBuffer<T>> {
         let _called = checker::called_here();
         start(self, source, target, |source, target| {
             self.copy_to_device(source, &*target)
@@ -163,10 +163,7 @@ impl Stream {
         &self,
         source: DeviceBuffer<T>,
         target: PinnedBuffer<T>,
-    ) -> Result<
-        Transfer<DeviceBuffer<T>, PinnedBuffer<T>>,
-        TransferError<DeviceBuffer<T>, PinnedBuffer<T>>,
-    > {
+    ) -> TransferResult<DeviceBuffer<T>, PinnedBuffer<T>> {
         let _called = checker::called_here();
         start(self, source, target, |source, target| {
             self.copy_to_host(source, target)
@@ -182,10 +179,7 @@ impl Stream {
         &self,
         source: DeviceBuffer<T>,
         target: DeviceBuffer<T>,
-    ) -> Result<
-        Transfer<DeviceBuffer<T>, DeviceBuffer<T>>,
-        TransferError<DeviceBuffer<T>, DeviceBuffer<T>>,
-    > {
+    ) -> TransferResult<DeviceBuffer<T>, DeviceBuffer<T>> {
         let _called = checker::called_here();
         start(self, source, target, |source, target| {
             self.copy_device_to_device(source, &*target)
@@ -215,7 +209,7 @@ fn start<S: Buffer, D: Buffer>(
     source: S,
     mut target: D,
     copy: impl FnOnce(&S, &mut D) -> Result<Submitted>,
-) -> Result<Transfer<S, D>, TransferError<S, D>> {
+) -> TransferResult<S, D> {
     // A copy of nothing, or of two lengths, ends before any CUDA call.
     let calls = source.bytes() != 0 && source.bytes() == target.bytes();
     let submitted = if calls {
