@@ -144,6 +144,12 @@ impl Fence {
             && self.begun.load(Ordering::Acquire) > other.ended.load(Ordering::Acquire)
     }
 
+    /// The event, once it has been recorded.
+    #[cfg(feature = "async")]
+    pub fn raw_event(&self) -> Option<crate::cuda::RawEvent> {
+        self.event.get().map(PooledEvent::raw)
+    }
+
     /// Records the event through a live handle of the stream. Whoever comes second waits for the first.
     pub fn close_with(&self, handle: &Handle) -> Result<()> {
         if self.begin_closing()? {
@@ -316,7 +322,8 @@ impl fmt::Debug for Fence {
     }
 }
 
-/// A point in a stream that others can wait for (`cudaEventRecord`, timing disabled). Cheap to clone.
+/// A point in a stream that others can wait for (`cudaEventRecord`, timing disabled). Cheap to clone. With the feature
+/// `async` it can be awaited.
 #[derive(Debug, Clone)]
 pub struct Event {
     pub(crate) fence: Arc<Fence>,
@@ -340,7 +347,8 @@ impl Event {
     }
 }
 
-/// What a borrowing operation returns: it has been submitted. Dropping it is fine; the buffers know for themselves.
+/// What a borrowing operation returns: it has been submitted. Dropping it is fine; the buffers know for themselves. With
+/// the feature `async` it can be awaited.
 #[derive(Debug, Clone)]
 #[must_use = "the operation runs in any case; drop with `let _ =`, or use `wait()` to see that it has finished"]
 pub struct Submitted {

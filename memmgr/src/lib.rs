@@ -34,12 +34,48 @@
 //! assert_eq!(host.as_slice()?[7], 1.5); // waits for the copy, and for nothing else
 //! # Ok(()) }
 //! ```
+//!
+//! # Threads
+//!
+//! Every type is `Send` and `Sync`, but for one. The manager and its pools lock; a stream is a counted handle, which CUDA
+//! lets any thread use; events and transfers are points in a stream, and buffers own blocks of plain bytes, which only
+//! `&mut` can write. A [`PerThreadStream`] is neither: on another thread the same handle means another stream.
+#![cfg_attr(
+    feature = "async",
+    doc = r#"
+# Awaiting
 
+With the feature `async`, transfers (copies that own their buffers), submitted operations and events can be awaited, with
+any executor:
+
+```
+use memmgr::{MemoryManager, Stream};
+
+async fn upload_and_clear() -> memmgr::Result<()> {
+    let manager = MemoryManager::instance();
+    let stream = Stream::new()?;
+    let mut host = manager.pinned::<f32>(1024)?;
+    host.as_mut_slice()?.fill(1.5);
+    let device = manager.device::<f32>(1024, &stream)?;
+    let (host, device) = stream.transfer_to_device(host, device)?.await?;
+    assert_eq!(host.as_slice()?[7], 1.5);
+    stream.memset(&device, 0)?.await?;
+    let (_device, host) = stream.transfer_to_host(device, host)?.await?;
+    assert_eq!(host.as_slice()?[7], 0.0);
+    Ok(())
+}
+
+pollster::block_on(upload_and_clear()).unwrap();
+```
+"#
+)]
 #![deny(missing_docs)]
 
 mod buffer;
 mod capture;
 mod checker;
+#[cfg(feature = "async")]
+mod completion;
 mod config;
 mod context;
 mod cuda;
@@ -61,12 +97,16 @@ mod scope;
 mod stats;
 mod stream;
 mod sync;
+#[cfg(feature = "async")]
+mod watchdog;
 
 pub use buffer::{
     DeviceBuffer, DevicePart, DeviceSlice, DeviceSliceMut, PinnedBuffer, PinnedPart, PinnedPartMut,
-    PinnedSlice, PinnedSliceMut,
+    PinnedSlice, PinnedSliceMut, Transfer, TransferError, TransferResult,
 };
 pub use bytemuck::{Pod, Zeroable};
+#[cfg(feature = "async")]
+pub use completion::{Completion, TransferFuture};
 pub use config::{Config, Reuse};
 pub use cuda::{CopyKind, cuda_calls, cuda_calls_on_this_thread};
 pub use device::{Backend, DeviceInfo, Versions, backend, devices, versions};

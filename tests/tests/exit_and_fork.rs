@@ -7,8 +7,11 @@ use memmgr::{DeviceAllocatorMode, DeviceBuffer, Error, MemoryManager, PinnedBuff
 use memmgr_tests::Gate;
 use std::{
     cell::RefCell,
+    future::{Future, IntoFuture},
+    pin::Pin,
     process::{Command, Stdio},
     sync::{Barrier, Mutex},
+    task::{Context, Waker},
     time::{Duration, Instant},
 };
 
@@ -94,6 +97,9 @@ fn the_case_that_the_environment_names() {
         "reset" => reset_under_a_manager(mode),
         "reset-stream" => reset_and_a_new_stream(),
         "reset-idle" => reset_after_everything_went(),
+        "awaiting" => awaiting_at_exit(),
+        "race-awaiting" => exit_while_tasks_await(),
+        "fork-awaiting" => fork_while_something_is_awaited(),
         other => panic!("no case {other}"),
     }
 }
@@ -699,4 +705,102 @@ fn reset_after_everything_went() {
     MemoryManager::instance().shutdown().unwrap();
     reset();
     was_reset(MemoryManager::instance().allocate_device(MIB));
+}
+
+/// Polls once: it is not done yet.
+#[track_caller]
+fn begin_to_await<T: Future + Unpin>(awaited: &mut T) {
+    let polled = Pin::new(awaited).poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending());
+}
+
+/// The watchdog's thread is there, something is awaited, and the process ends.
+#[test]
+fn exit_while_something_is_awaited_is_quiet() {
+    in_all_modes("awaiting", 0);
+    ends_with("race-awaiting/pool", 7);
+}
+
+fn awaiting_at_exit() {
+    let (stream, device, host) = guards();
+    let gate = Gate::new();
+    stall(&stream, &gate);
+    let mut awaited = stream
+        .transfer_to_device(host, device)
+        .unwrap()
+        .into_future();
+    begin_to_await(&mut awaited);
+    let mut event = stream.record().unwrap().into_future();
+    begin_to_await(&mut event);
+    std::mem::forget(event);
+    static AWAITED: Mutex<Vec<Box<dyn std::any::Any + Send>>> = Mutex::new(Vec::new());
+    AWAITED.lock().unwrap().push(Box::new(awaited));
+    let _ = gate.open_after(Duration::from_millis(5));
+}
+
+fn exit_while_tasks_await() {
+    for _ in 0..3 {
+        std::thread::spawn(|| {
+            loop {
+                let (stream, device, host) = guards_or_end();
+                let Ok(transfer) = stream.transfer_to_device(host, device) else {
+                    break;
+                };
+                if pollster::block_on(transfer.into_future()).is_err() {
+                    break;
+                }
+            }
+        });
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    std::process::exit(7);
+}
+
+/// As [`guards`]; after the exit has begun the thread sleeps until the process is gone.
+fn guards_or_end() -> Guards {
+    let mm = MemoryManager::instance();
+    let made = Stream::new().and_then(|stream| {
+        let device = mm.device::<u8>(KIB, &stream)?;
+        let host = mm.pinned::<u8>(KIB)?;
+        Ok((stream, device, host))
+    });
+    made.unwrap_or_else(|_| {
+        loop {
+            std::thread::sleep(Duration::from_secs(60));
+        }
+    })
+}
+
+#[test]
+fn what_is_awaited_ends_with_an_error_in_a_forked_child() {
+    ends_with("fork-awaiting/pool", 0);
+}
+
+fn fork_while_something_is_awaited() {
+    let (stream, device, host) = guards();
+    let gate = Gate::new();
+    stall(&stream, &gate);
+    let fresh = stream.record().unwrap();
+    let mut awaited = stream
+        .transfer_to_device(host, device)
+        .unwrap()
+        .into_future();
+    begin_to_await(&mut awaited);
+    let mut mine = Some(awaited);
+    for _ in 0..20 {
+        let pid = fork(false, || {
+            let fresh = pollster::block_on((&fresh).into_future());
+            let awaited = mine.take().map(pollster::block_on);
+            let Some(Err(failed)) = awaited else { return 1 };
+            let (error, host, device) = failed.into_parts();
+            drop((host, device));
+            i32::from(!matches!(
+                (fresh, error),
+                (Err(Error::ForkedChild), Error::ForkedChild)
+            ))
+        });
+        assert_eq!(wait_for(pid), 0, "a signal 14 is a child that hung");
+    }
+    gate.open();
+    let _ = pollster::block_on(mine.unwrap()).unwrap();
 }

@@ -11,7 +11,10 @@ use memmgr::{
     Config, DeviceAllocatorMode, MemoryManager, Stream,
     planted::{self, Mistake},
 };
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    future::IntoFuture,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 /// The findings are those of the process: one program at a time.
 fn turn() -> MutexGuard<'static, ()> {
@@ -156,6 +159,30 @@ fn memory_of_a_stream_that_is_gone_is_seen_in_the_hands_of_its_successor() {
             let y = mm.device::<u8>(2 * MIB, &new).unwrap();
             let _ = new.memset(&y, 0xBB).unwrap();
             new.synchronize().unwrap();
+        },
+    );
+}
+
+/// B22 with a transfer: it goes before its copy has run, and its memory passes on.
+#[test]
+fn a_transfer_that_is_dropped_under_its_copy_is_seen() {
+    only_with(
+        Mistake::UsesAreForgotten,
+        &[
+            FindingKind::ReusedInUse,
+            FindingKind::Race,
+            FindingKind::FreedInUse,
+        ],
+        || {
+            let mm = MemoryManager::new(Config::default()).unwrap();
+            let s = Stream::new().unwrap();
+            let host = mm.pinned_zeroed::<u8>(MIB).unwrap();
+            let device = mm.device::<u8>(MIB, &s).unwrap();
+            let transfer = s.transfer_to_device(host, device).unwrap();
+            drop(transfer.into_future());
+            let mut next = mm.pinned::<u8>(MIB).unwrap();
+            next.as_mut_slice().unwrap().fill(0xEE);
+            s.synchronize().unwrap();
         },
     );
 }

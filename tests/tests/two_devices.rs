@@ -8,6 +8,7 @@ use common::{MIB, assert_sound, manager_in};
 use memmgr::{By, DeviceAllocatorMode, Error, MemoryManager, Observer, Place, Stream};
 use memmgr_tests::Gate;
 use std::{
+    future::IntoFuture,
     ops::Range,
     sync::{Arc, Mutex, Once},
 };
@@ -254,4 +255,53 @@ fn a_pinned_block_used_by_both_devices_waits_for_both() {
     drop((next, back, d0, d1));
     assert_eq!(mm.stats().drop_failures, 0);
     stays(|| mm.shutdown().unwrap());
+}
+
+/// A fill is work of the stream's device, which need not reach the other's memory; a copy is staged by the runtime.
+#[test]
+fn a_fill_on_a_stream_of_another_device_is_refused_and_a_transfer_works() {
+    if !two() {
+        return;
+    }
+    for mode in DeviceAllocatorMode::ALL {
+        let mm = manager_in(mode);
+        let (s0, s1) = (on(0), on(1));
+        let d1 = mm.device::<u8>(MIB, &s1).unwrap();
+        let (refused, calls) = rig::calls_of(|| s0.memset(&d1, 1));
+        assert!(matches!(refused, Err(Error::WrongDevice { .. })), "{mode}");
+        assert_eq!(calls, 0);
+        let _ = stays(|| s1.memset(&d1, 6).unwrap());
+        let host = mm.pinned::<u8>(MIB).unwrap();
+        let transfer = stays(|| s0.transfer_to_host(d1, host).unwrap());
+        let (d1, host) = stays(|| pollster::block_on(transfer.into_future()).unwrap());
+        rig::assert_all(host.as_slice().unwrap(), 6, &mode.to_string());
+        drop((d1, host));
+        assert_sound(&mm);
+    }
+}
+
+/// The watchdog's thread has the device of what it asks for current, or else it would make a context elsewhere.
+#[test]
+fn points_of_both_devices_can_be_awaited_at_once() {
+    if !two() {
+        return;
+    }
+    let (s0, s1) = (on(0), on(1));
+    let gate = Gate::new();
+    let waiting: Vec<_> = (0..6)
+        .map(|at| {
+            let s = if at % 2 == 0 { &s0 } else { &s1 };
+            if at < 2 {
+                common::stall(s, &gate);
+            }
+            let event = s.record().unwrap();
+            std::thread::spawn(move || pollster::block_on(event.into_future()))
+        })
+        .collect();
+    let opener = gate.open_after(std::time::Duration::from_millis(50));
+    for thread in waiting {
+        thread.join().unwrap().unwrap();
+    }
+    opener.join().unwrap();
+    assert_eq!(rig::current_device(), 0);
 }

@@ -273,7 +273,9 @@ fn toolkit() -> Result<PathBuf> {
 }
 
 fn clippy_sim() -> Result {
-    clippy(&["--workspace", "--features", "memmgr-cli/sim"], None)
+    clippy(&["--workspace", "--features", "memmgr-cli/sim"], None)?;
+    // The tests turn `async` on; without it there is another crate.
+    clippy(&["-p", "memmgr", "--features", "sim"], None)
 }
 
 /// The crates that exist in a form without the simulator.
@@ -292,7 +294,7 @@ fn clippy_dynamic() -> Result {
     clippy(
         &[
             &REAL[..],
-            &["--features", "cuda-sys/dynamic,memmgr/dynamic"],
+            &["--features", "cuda-sys/dynamic,memmgr/dynamic,memmgr/async"],
         ]
         .concat(),
         Some(&toolkit()?),
@@ -306,7 +308,7 @@ fn documentation() -> Result {
         "--workspace",
         "--no-deps",
         "--features",
-        "memmgr/sim",
+        "memmgr/sim,memmgr/async",
     ];
     shell::run(cargo(words).env("RUSTDOCFLAGS", "-D warnings"))
 }

@@ -75,7 +75,8 @@ impl Stream {
     /// Sets every byte of a device buffer, or of a part, to `value` in this stream.
     ///
     /// # Errors
-    /// What the runtime says.
+    /// [`Error::WrongDevice`] if the buffer belongs to another device than the stream: the devices need not reach each
+    /// other's memory, and a fill, unlike a copy, is work of the stream's device. Otherwise what the runtime says.
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn memset<T: Pod>(
         &self,
@@ -86,6 +87,15 @@ impl Stream {
         let (handle, dst) = (handle_of(self), part_of(dst));
         if dst.bytes == 0 {
             return Ok(Submitted { event: None });
+        }
+        let device = dst.block.home.device().unwrap_or(handle.device());
+        if device != handle.device() {
+            return Err(Error::WrongDevice {
+                reason: format!(
+                    "a fill of memory of device {device} in a stream of device {}",
+                    handle.device()
+                ),
+            });
         }
         let work = || {
             dst.block.inner.on_stream_device(handle, || {

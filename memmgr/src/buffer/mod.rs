@@ -12,6 +12,41 @@
 //!   the memory was freed behind.
 //! - A dropped buffer is not handed out again before all its uses have finished.
 //!
+//! # Transfers
+//!
+//! A [`Transfer`] is a copy that owns its buffers until it has finished, so that they can be handed away with it. It is
+//! waited for (`wait`), asked (`is_done`), or, with the feature `async`, awaited. To drop it drops its buffers, and to
+//! forget it forgets them: the copy runs in any case, and the memory is not handed out before it has finished.
+//!
+//! # `async`
+//!
+//! `transfer.await`, `submitted.await` and `event.await` work with any executor: the crate knows wakers only. Wakers are
+//! called on a thread of the manager's, never in a host function, with any device current. The thread is started by the
+//! first future that has to wait, sleeps while nothing has completed, and ends a second after the last. Every await ends:
+//! with the error if the context breaks, if the process exits, or in a forked child. A future may be dropped or forgotten
+//! at any time; whoever forgets one keeps its waker and its buffers for good.
+//!
+//! # What safe code cannot do
+//!
+//! - See memory that a copy writes, or write memory that a copy reads: views settle, and borrow their buffer.
+//! - Free memory under a copy: a buffer's block knows its copies, whatever becomes of the buffer, on whatever thread, also
+//!   in a host function. A buffer that is leaked or forgotten keeps its block.
+//! - Lose a copy to a panic: between the submission and the mark nothing runs that is not the manager's.
+//! - Trust contents without a proof: a view answers the error of the runtime instead, and the block is never handed out
+//!   again.
+//!
+//! A host function owns the buffers that it uses. It may look at one whose copies are known to be done, and is answered
+//! with the runtime's refusal otherwise, since nobody may wait in a host function. Two threads that submit work which
+//! writes the same device buffer on different streams *at the same moment* are not ordered by the manager: the bytes are
+//! those of either.
+//!
+//! # Threads
+//!
+//! All guards are `Send` and `Sync`, whatever their elements: a [`Pod`](crate::Pod) type is made of its bytes alone, which
+//! anybody may copy to another thread and make such a value from there, and it has no interior mutability.
+//!
+//! # Other work
+//!
 //! Kernels that are launched by other means run on the stream that the buffer was made for, or are told to the manager
 //! with [`MemoryManager::record_use`](crate::MemoryManager::record_use), which counts as a use of the whole block.
 //!
@@ -34,6 +69,7 @@ mod operand;
 mod pinned;
 mod rows;
 mod slices;
+mod transfer;
 
 pub(crate) use copy::operate;
 pub use device::DeviceBuffer;
@@ -41,6 +77,7 @@ pub(crate) use operand::part_of;
 pub use operand::{DevicePart, PinnedPart, PinnedPartMut};
 pub use pinned::PinnedBuffer;
 pub use slices::{DeviceSlice, DeviceSliceMut, PinnedSlice, PinnedSliceMut};
+pub use transfer::{Transfer, TransferError, TransferResult};
 
 use crate::{
     capture::{self, Keeper},

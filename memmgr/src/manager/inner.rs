@@ -73,6 +73,16 @@ pub(crate) enum Home {
     Adopted,
 }
 
+impl Home {
+    /// The device of a block of the manager's device memory.
+    pub fn device(self) -> Option<i32> {
+        match self {
+            Home::Pool(device) | Home::Native(device) => Some(device),
+            Home::Pinned | Home::Adopted => None,
+        }
+    }
+}
+
 /// Which kind of memory a pointer should belong to.
 #[derive(Clone, Copy)]
 pub(super) enum Memory {

@@ -251,7 +251,8 @@ impl Stream {
     }
 
     /// Runs `function` on a thread of the runtime when all work submitted so far has finished (`cudaLaunchHostFunc`).
-    /// The stream goes on when it returns. It must make no CUDA call; guards may be dropped in it. A panic in it is
+    /// The stream goes on when it returns. It must make no CUDA call; guards may be dropped in it,
+    /// and viewed as long as no copy of theirs is under way. A panic in it is
     /// caught and reported through `tracing`.
     ///
     /// # Errors
