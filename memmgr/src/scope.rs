@@ -242,11 +242,9 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         // From here on the copy must not be forgotten.
         let unwinding = Abort;
         let operated = operate(handle, &[(part, !to_host)], || {
-            part.block.inner.on_stream_device(handle, || {
-                // SAFETY: the part is live, as long as the copy, and marked with it; the stream follows everything else
-                // that uses it. The slice is the caller's promise.
-                unsafe { cuda::memcpy_async(dst, src, bytes, kind, handle.raw()) }
-            })
+            // SAFETY: the part is live, as long as the copy, and marked with it; the stream follows everything else
+            // that uses it. The slice is the caller's promise.
+            unsafe { cuda::memcpy_async(dst, src, bytes, kind, handle.raw()) }
         });
         let submitted = operated.map(|(fence, submitted)| {
             // Somebody else began to capture the stream since it was asked: the graph has the slice now.

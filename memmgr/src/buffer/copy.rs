@@ -88,21 +88,11 @@ impl Stream {
         if dst.bytes == 0 {
             return Ok(Submitted { event: None });
         }
-        let device = dst.block.home.device().unwrap_or(handle.device());
-        if device != handle.device() {
-            return Err(Error::WrongDevice {
-                reason: format!(
-                    "a fill of memory of device {device} in a stream of device {}",
-                    handle.device()
-                ),
-            });
-        }
+        check_fill(handle, dst)?;
         let work = || {
-            dst.block.inner.on_stream_device(handle, || {
-                // SAFETY: the block is live; it is marked with the operation, so that it stays until that has run, and the
-                // stream follows everything else that uses these bytes.
-                unsafe { cuda::memset_async(dst.address, value, dst.bytes, handle.raw()) }
-            })
+            // SAFETY: the block is live; it is marked with the operation, so that it stays until that has run, and the
+            // stream follows everything else that uses these bytes.
+            unsafe { cuda::memset_async(dst.address, value, dst.bytes, handle.raw()) }
         };
         submit(handle, &[(dst, true)], work)
     }
@@ -123,11 +113,9 @@ fn copy(handle: &Handle, src: Part<'_>, dst: Part<'_>, kind: CopyKind) -> Result
         return Ok(Submitted { event: None });
     }
     let work = || {
-        src.block.inner.on_stream_device(handle, || {
-            // SAFETY: both parts are live and as long as the copy; they are marked with it, so that they stay until it has
-            // run, and the stream follows everything else that uses these bytes.
-            unsafe { cuda::memcpy_async(dst.address, src.address, src.bytes, kind, handle.raw()) }
-        })
+        // SAFETY: both parts are live and as long as the copy; they are marked with it, so that they stay until it has
+        // run, and the stream follows everything else that uses these bytes.
+        unsafe { cuda::memcpy_async(dst.address, src.address, src.bytes, kind, handle.raw()) }
     };
     submit(handle, &[(src, false), (dst, true)], work)
 }
@@ -162,15 +150,44 @@ pub(crate) fn operate(
         for (part, writes) in touched {
             part.keep(&keeper, *writes);
         }
-        return Ok((None, work()));
+        return Ok((None, on_device_of(handle, touched, work)));
     }
     for (part, writes) in touched {
         part.order_before_use(handle, *writes)?;
     }
-    let submitted = work();
+    let submitted = on_device_of(handle, touched, work);
     let (fence, recorded) = Fence::after_work(handle);
     for (part, writes) in touched {
         part.add_use(&fence, *writes);
     }
     Ok((Some(fence), submitted.and(recorded)))
+}
+
+/// Runs `work` with the device current that it wants.
+fn on_device_of(
+    handle: &Handle,
+    touched: &[(Part<'_>, bool)],
+    work: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    match touched {
+        [(first, _), ..] => {
+            let homes = touched.iter().map(|(part, _)| part.block.home);
+            first.block.inner.on_device_of(handle, homes, work)
+        }
+        [] => work(),
+    }
+}
+
+/// Refuses a fill of memory of another device than the stream's.
+pub(super) fn check_fill(handle: &Handle, dst: Part<'_>) -> Result<()> {
+    let device = dst.block.home.device().unwrap_or(handle.device());
+    if device == handle.device() {
+        return Ok(());
+    }
+    Err(Error::WrongDevice {
+        reason: format!(
+            "a fill of memory of device {device} in a stream of device {}",
+            handle.device()
+        ),
+    })
 }

@@ -2,7 +2,7 @@
 
 use super::{
     DevicePart, Part, PinnedPart, PinnedPartMut,
-    copy::{overlapping, submit},
+    copy::{check_fill, overlapping, submit},
     part_of,
 };
 use crate::{
@@ -171,14 +171,11 @@ impl Stream {
             return Ok(Submitted { event: None });
         }
         let (dst, rows) = shape.within::<T>(part_of(dst), pitch)?;
+        check_fill(handle, dst)?;
         let work = || {
-            dst.block.inner.on_stream_device(handle, || {
-                // SAFETY: the rows lie in a live block; it is marked with the operation, so that it stays until that has
-                // run, and the stream follows everything else that uses these bytes.
-                unsafe {
-                    cuda::memset_2d_async(rows, value, shape.width, shape.height, handle.raw())
-                }
-            })
+            // SAFETY: the rows lie in a live block; it is marked with the operation, so that it stays until that has
+            // run, and the stream follows everything else that uses these bytes.
+            unsafe { cuda::memset_2d_async(rows, value, shape.width, shape.height, handle.raw()) }
         };
         submit(handle, &[(dst, true)], work)
     }
@@ -201,12 +198,10 @@ fn copy_2d<T>(
     }
     let ((src, from), (dst, to)) = (src, dst);
     let work = || {
-        src.block.inner.on_stream_device(handle, || {
-            let Rectangle { width, height } = shape;
-            // SAFETY: the rows of both sides lie in live blocks; they are marked with the copy, so that they stay until it
-            // has run, and the stream follows everything else that uses these bytes.
-            unsafe { cuda::memcpy_2d_async(to, from, width, height, kind, handle.raw()) }
-        })
+        let Rectangle { width, height } = shape;
+        // SAFETY: the rows of both sides lie in live blocks; they are marked with the copy, so that they stay until it
+        // has run, and the stream follows everything else that uses these bytes.
+        unsafe { cuda::memcpy_2d_async(to, from, width, height, kind, handle.raw()) }
     };
     submit(handle, &[(src, false), (dst, true)], work)
 }

@@ -18,7 +18,7 @@ use crate::{
         segment::Source,
     },
     process,
-    stream::Handle,
+    stream::{Handle, StreamKind},
     sync::lock,
 };
 use std::{
@@ -620,13 +620,16 @@ impl Inner {
             }
         }
         // What is captured has not run when it is over, and runs again and again: the graph keeps its blocks.
+        let homes: Vec<Home> = blocks.iter().map(|(home, ..)| *home).collect();
         if let Some(keeper) = capture::keeper(handle)? {
             for (home, block, writes) in blocks {
                 keeper.keep(self, home, block, writes);
             }
-            return work().map(|()| None);
+            return self
+                .on_device_of(handle, homes.into_iter(), work)
+                .map(|()| None);
         }
-        let submitted = work();
+        let submitted = self.on_device_of(handle, homes.into_iter(), work);
         if blocks.is_empty() {
             return submitted.map(|()| None);
         }
@@ -653,10 +656,8 @@ impl Inner {
         }
         let (dst, src) = (dst.expose_provenance(), src.expose_provenance());
         self.submit(handle, &[(dst, size, true), (src, size, false)], || {
-            self.on_stream_device(handle, || {
-                // SAFETY: as this function demands; the handle is alive.
-                unsafe { cuda::memcpy_async(dst, src, size, kind, handle.raw()) }
-            })
+            // SAFETY: as this function demands; the handle is alive.
+            unsafe { cuda::memcpy_async(dst, src, size, kind, handle.raw()) }
         })
     }
 
@@ -673,20 +674,32 @@ impl Inner {
             return Ok(None);
         }
         self.submit(handle, &[(address, size, true)], || {
-            self.on_stream_device(handle, || {
-                // SAFETY: as this function demands; the handle is alive.
-                unsafe { cuda::memset_async(address, value, size, handle.raw()) }
-            })
+            // SAFETY: as this function demands; the handle is alive.
+            unsafe { cuda::memset_async(address, value, size, handle.raw()) }
         })
     }
 
-    /// Runs `f` with the stream's device current, which memsets want, and copies of memory of the async modes; with one
-    /// device it is in any case.
-    pub fn on_stream_device<T>(&self, handle: &Handle, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        match self.devices.get() {
-            Some(devices) if devices.len() == 1 => f(),
-            _ => on_device(handle.device(), f),
+    /// Runs `f`, which submits work that touches such memory, with the device current that CUDA wants then: copies of
+    /// stream-ordered memory want the memory's, fills the stream's. With one device it is in any case.
+    pub fn on_device_of<T>(
+        &self,
+        handle: &Handle,
+        mut homes: impl Iterator<Item = Home>,
+        f: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        if self.devices.get().is_some_and(|devices| devices.len() == 1) {
+            return f();
         }
+        let stream_ordered = homes.find_map(|home| match home {
+            Home::Native(device) => Some(device),
+            _ => None,
+        });
+        // The handle of a default stream names no device.
+        let device = match handle.core().kind() {
+            StreamKind::Legacy | StreamKind::PerThread => handle.device(),
+            _ => stream_ordered.unwrap_or(handle.device()),
+        };
+        on_device(device, f)
     }
 
     pub(super) fn live_blocks(&self) -> Vec<LiveBlock> {

@@ -381,20 +381,18 @@ impl MemoryManager {
         let handle = handle_of(stream);
         self.inner
             .submit(handle, &spans, || {
-                self.inner.on_stream_device(handle, || {
-                    let (dst, src) = (
-                        Rows {
-                            start: dst,
-                            pitch: dst_pitch,
-                        },
-                        Rows {
-                            start: src,
-                            pitch: src_pitch,
-                        },
-                    );
-                    // SAFETY: as this function demands; the handle is alive.
-                    unsafe { cuda::memcpy_2d_async(dst, src, width, height, kind, handle.raw()) }
-                })
+                let (dst, src) = (
+                    Rows {
+                        start: dst,
+                        pitch: dst_pitch,
+                    },
+                    Rows {
+                        start: src,
+                        pitch: src_pitch,
+                    },
+                );
+                // SAFETY: as this function demands; the handle is alive.
+                unsafe { cuda::memcpy_2d_async(dst, src, width, height, kind, handle.raw()) }
             })
             .map(drop)
     }
@@ -449,18 +447,10 @@ impl MemoryManager {
         let handle = handle_of(stream);
         self.inner
             .submit(handle, &spans, || {
-                self.inner.on_stream_device(handle, || {
-                    // SAFETY: as this function demands; the handle is alive.
-                    unsafe {
-                        cuda::memset_2d_async(
-                            Rows { start, pitch },
-                            value,
-                            width,
-                            height,
-                            handle.raw(),
-                        )
-                    }
-                })
+                // SAFETY: as this function demands; the handle is alive.
+                unsafe {
+                    cuda::memset_2d_async(Rows { start, pitch }, value, width, height, handle.raw())
+                }
             })
             .map(drop)
     }
