@@ -183,7 +183,7 @@ fn streams_and_events(g: &Given) -> Vec<Row> {
         400: cudaStreamDestroy(2 as sys::cudaStream_t);
         400: cudaStreamDestroy(g.dead_s);
         400: cudaStreamDestroy(nothing());
-        400: cudaStreamDestroy(g.e.cast());
+        709: cudaStreamDestroy(g.e.cast());
         1: cudaStreamGetPriority(g.s, null_mut());
         400: cudaStreamGetPriority(g.dead_s, &mut n);
         1: cudaStreamGetFlags(g.s, null_mut());
@@ -195,7 +195,7 @@ fn streams_and_events(g: &Given) -> Vec<Row> {
         400: cudaStreamWaitEvent(g.s, null_mut(), 0);
         400: cudaStreamWaitEvent(g.s, g.dead_e, 0);
         400: cudaStreamWaitEvent(g.dead_s, g.e, 0);
-        400: cudaStreamWaitEvent(g.s, g.s.cast(), 0);
+        709: cudaStreamWaitEvent(g.s, g.s.cast(), 0);
         1: cudaStreamWaitEvent(g.s, g.e, 2);
         400: cudaStreamSynchronize(g.dead_s);
         400: cudaStreamSynchronize(nothing());
@@ -205,8 +205,8 @@ fn streams_and_events(g: &Given) -> Vec<Row> {
         900: cudaStreamBeginCapture(null_mut(), sys::cudaStreamCaptureMode(0));
         400: cudaStreamBeginCapture(g.dead_s, sys::cudaStreamCaptureMode(0));
         1: cudaThreadExchangeStreamCaptureMode(null_mut());
-        1: cudaThreadExchangeStreamCaptureMode(&mut mode);
-        1: cudaStreamEndCapture(g.s, null_mut());
+        0: cudaThreadExchangeStreamCaptureMode(&mut mode);
+        401: cudaStreamEndCapture(g.s, null_mut());
         401: cudaStreamEndCapture(g.s, (&raw mut s).cast());
         400: cudaStreamEndCapture(g.dead_s, (&raw mut s).cast());
         1: cudaStreamIsCapturing(g.s, null_mut());
@@ -223,7 +223,7 @@ fn streams_and_events(g: &Given) -> Vec<Row> {
         400: cudaEventRecord(g.e, g.dead_s);
         400: cudaEventQuery(null_mut());
         400: cudaEventQuery(g.dead_e);
-        400: cudaEventQuery(g.s.cast());
+        709: cudaEventQuery(g.s.cast());
         400: cudaEventSynchronize(null_mut());
         400: cudaEventSynchronize(g.dead_e);
         400: cudaEventDestroy(null_mut());
@@ -256,12 +256,12 @@ fn devices(g: &Given) -> Vec<Row> {
         1: cudaDeviceGetDefaultMemPool(null_mut(), 0);
         101: cudaDeviceGetDefaultMemPool(&mut pool, 7);
         1: cudaDeviceGetMemPool(null_mut(), 0);
-        101: cudaDeviceGetMemPool(&mut pool, -1);
+        1: cudaDeviceGetMemPool(&mut pool, -1);
         1: cudaDeviceSetMemPool(0, null_mut());
         1: cudaDeviceSetMemPool(0, g.dead_pool);
-        101: cudaDeviceSetMemPool(7, g.pool);
+        1: cudaDeviceSetMemPool(7, g.pool);
         101: cudaInitDevice(7, 0, 0);
-        1: cudaInitDevice(0, 0, 2);
+        0: cudaInitDevice(0, 0, 2);
         101: cudaSetDevice(7);
         101: cudaSetDevice(-1);
         101: cudaSetDevice(i32::MIN);
@@ -269,7 +269,7 @@ fn devices(g: &Given) -> Vec<Row> {
         1: cudaDeviceCanAccessPeer(null_mut(), 0, 0);
         101: cudaDeviceCanAccessPeer(&mut n, 0, 7);
         101: cudaDeviceCanAccessPeer(&mut n, -1, 0);
-        101: cudaDeviceEnablePeerAccess(0, 0);
+        217: cudaDeviceEnablePeerAccess(0, 0);
         101: cudaDeviceEnablePeerAccess(7, 0);
         1: cudaDeviceEnablePeerAccess(1, 1);
         705: cudaDeviceDisablePeerAccess(1);
@@ -278,12 +278,12 @@ fn devices(g: &Given) -> Vec<Row> {
         1: cudaRuntimeGetVersion(null_mut());
         1: cudaGetDriverEntryPoint(null(), &mut at, 0, null_mut());
         1: cudaGetDriverEntryPoint(name, null_mut(), 0, null_mut());
-        500: cudaGetDriverEntryPoint(c"cuNothing".as_ptr(), &mut at, 0, null_mut());
-        500: cudaGetDriverEntryPoint(c"".as_ptr(), &mut at, 0, null_mut());
-        500: cudaGetDriverEntryPoint(c"\xff\xfe".as_ptr(), &mut at, 0, null_mut());
+        0: cudaGetDriverEntryPoint(c"cuNothing".as_ptr(), &mut at, 0, null_mut());
+        0: cudaGetDriverEntryPoint(c"".as_ptr(), &mut at, 0, null_mut());
+        0: cudaGetDriverEntryPoint(c"\xff\xfe".as_ptr(), &mut at, 0, null_mut());
         1: cudaGetDriverEntryPointByVersion(null(), &mut at, 13000, 0, null_mut());
         1: cudaGetDriverEntryPointByVersion(name, null_mut(), 13000, 0, null_mut());
-        500: cudaGetDriverEntryPointByVersion(name, &mut at, 1, 0, null_mut());
+        0: cudaGetDriverEntryPointByVersion(name, &mut at, 1, 0, null_mut());
     }
 }
 
@@ -326,9 +326,9 @@ fn allocations(g: &Given) -> Vec<Row> {
         1: cudaHostRegister(before_the_end, 8192, 0);
         1: cudaHostRegister(g.d, 16, 0);
         1: cudaHostRegister(g.mapped as *mut c_void, 16, 0);
-        712: cudaHostRegister(inside(g.h), 16, 0);
-        712: cudaHostRegister(g.h.wrapping_byte_sub(16), 32, 0);
-        713: cudaHostUnregister(g.h);
+        1: cudaHostRegister(inside(g.h), 16, 0);
+        1: cudaHostRegister(g.h.wrapping_byte_sub(16), 32, 0);
+        1: cudaHostUnregister(g.h);
         713: cudaHostUnregister(g.foreign);
         713: cudaHostUnregister(nothing());
         1: cudaHostGetDevicePointer(null_mut(), g.h, 0);
@@ -338,8 +338,8 @@ fn allocations(g: &Given) -> Vec<Row> {
         1: cudaHostGetFlags(null_mut(), g.h);
         1: cudaHostGetFlags(&mut word, g.d);
         1: cudaHostGetFlags(&mut word, null_mut());
-        1: cudaMemGetInfo(null_mut(), &mut total);
-        1: cudaMemGetInfo(&mut free, null_mut());
+        0: cudaMemGetInfo(null_mut(), &mut total);
+        0: cudaMemGetInfo(&mut free, null_mut());
         1: cudaPointerGetAttributes(null_mut(), g.d);
         1: cudaIpcGetMemHandle(null_mut(), g.d);
         1: cudaIpcGetMemHandle(&mut handle, g.freed);
@@ -383,7 +383,7 @@ fn copies(g: &Given) -> Vec<Row> {
         1: cudaMemcpy2DAsync(g.d, MIB, g.d, MIB, 16, 2, D2D, s);
         101: cudaMemcpyPeerAsync(g.d, 7, g.d, 0, 16, s);
         101: cudaMemcpyPeerAsync(g.d, 0, g.d, -1, 16, s);
-        1: cudaMemcpyPeerAsync(g.d, 1, g.d, 0, 16, s);
+        0: cudaMemcpyPeerAsync(g.d, 1, g.d, 0, 16, s);
         1: cudaMemcpyPeerAsync(g.d, 0, g.foreign, 0, 16, s);
         1: cudaMemcpyPeerAsync(g.d, 0, g.d, 0, MAX, s);
         1: cudaMemcpyPeerAsync(null_mut(), 0, g.d, 0, 16, s);
@@ -400,8 +400,8 @@ fn copies(g: &Given) -> Vec<Row> {
         1: cudaMemsetAsync(g.q, 0, MAX, s);
         1: cudaMemsetAsync(null_mut(), 0, 1, s);
         1: cudaMemsetAsync(nothing(), 0, 1, s);
-        12: cudaMemset2DAsync(g.d, 15, 0, 16, 2, s);
-        1: cudaMemset2DAsync(g.d, 15, 0, 16, 1, s);
+        1: cudaMemset2DAsync(g.d, 15, 0, 16, 2, s);
+        0: cudaMemset2DAsync(g.d, 15, 0, 16, 1, s);
         1: cudaMemset2DAsync(g.d, MAX, 0, 16, 3, s);
         1: cudaMemset2DAsync(g.d, MAX, 0, MAX, MAX, s);
         1: cudaMemset2DAsync(null_mut(), 16, 0, 16, 2, s);
@@ -467,14 +467,14 @@ fn pools(g: &Given) -> Vec<Row> {
         1: cudaMemPoolSetAccess(null_mut(), &own_entry, 1);
         1: cudaMemPoolSetAccess(g.dead_pool, &own_entry, 1);
         1: cudaMemPoolSetAccess(g.pool, null(), 1);
-        1: cudaMemPoolSetAccess(g.pool, &own_entry, 1);
+        101: cudaMemPoolSetAccess(g.pool, &own_entry, 1);
         101: cudaMemPoolSetAccess(g.pool, &far_entry, 1);
-        1: cudaMemPoolSetAccess(g.pool, &own_entry, MAX);
+        2: cudaMemPoolSetAccess(g.pool, &own_entry, MAX);
         1: cudaMemPoolGetAccess(null_mut(), g.pool, &mut place);
         1: cudaMemPoolGetAccess(&mut flags, null_mut(), &mut place);
         1: cudaMemPoolGetAccess(&mut flags, g.dead_pool, &mut place);
         1: cudaMemPoolGetAccess(&mut flags, g.pool, null_mut());
-        101: cudaMemPoolGetAccess(&mut flags, g.pool, &mut far);
+        1: cudaMemPoolGetAccess(&mut flags, g.pool, &mut far);
         1: cudaMemPoolCreate(null_mut(), &dirty);
         1: cudaMemPoolCreate(&mut pool, null());
         1: cudaMemPoolCreate(&mut pool, &dirty);
@@ -545,7 +545,7 @@ fn driver(g: &Given) -> Vec<Row> {
         1: cuMemAddressReserve as sys::PFN_cuMemAddressReserve_v10020, (&mut at, CHUNK - 1, 0, 0, 0);
         1: cuMemAddressReserve as sys::PFN_cuMemAddressReserve_v10020, (&mut at, MAX, 0, 0, 0);
         1: cuMemAddressReserve as sys::PFN_cuMemAddressReserve_v10020, (&mut at, CHUNK, 3, 0, 0);
-        2: cuMemAddressReserve as sys::PFN_cuMemAddressReserve_v10020, (&mut at, CHUNK, 1 << 63, 0, 0);
+        1: cuMemAddressReserve as sys::PFN_cuMemAddressReserve_v10020, (&mut at, CHUNK, 1 << 63, 0, 0);
         2: cuMemAddressReserve as sys::PFN_cuMemAddressReserve_v10020, (&mut at, MAX - (CHUNK - 1), 0, 0, 0);
         1: cuMemAddressReserve as sys::PFN_cuMemAddressReserve_v10020, (&mut at, CHUNK, 0, 0, 1);
         1: cuMemAddressFree as sys::PFN_cuMemAddressFree_v10020, (0, CHUNK);
@@ -566,8 +566,8 @@ fn driver(g: &Given) -> Vec<Row> {
         1: cuMemMap as sys::PFN_cuMemMap_v10020, (g.hole, CHUNK, 0, 0, 0);
         1: cuMemMap as sys::PFN_cuMemMap_v10020, (g.hole, CHUNK, 0, g.dead_physical, 0);
         1: cuMemMap as sys::PFN_cuMemMap_v10020, (0, CHUNK, 0, g.physical, 0);
-        1: cuMemMap as sys::PFN_cuMemMap_v10020, (g.hole, MAX, 0, g.physical, 0);
-        1: cuMemMap as sys::PFN_cuMemMap_v10020, (g.hole, CHUNK, MAX, g.physical, 0);
+        801: cuMemMap as sys::PFN_cuMemMap_v10020, (g.hole, MAX, 0, g.physical, 0);
+        801: cuMemMap as sys::PFN_cuMemMap_v10020, (g.hole, CHUNK, MAX, g.physical, 0);
         1: cuMemMap as sys::PFN_cuMemMap_v10020, (g.hole, CHUNK, 0, g.physical, 1);
         1: cuMemMap as sys::PFN_cuMemMap_v10020, (g.mapped, CHUNK, 0, g.physical, 0);
         1: cuMemUnmap as sys::PFN_cuMemUnmap_v10020, (0, CHUNK);
@@ -578,7 +578,7 @@ fn driver(g: &Given) -> Vec<Row> {
         1: cuMemSetAccess as sys::PFN_cuMemSetAccess_v10020, (g.mapped, CHUNK, &read_write, 0);
         1: cuMemSetAccess as sys::PFN_cuMemSetAccess_v10020, (g.mapped, CHUNK, &read_write, MAX);
         1: cuMemSetAccess as sys::PFN_cuMemSetAccess_v10020, (g.mapped, CHUNK, &strange, 1);
-        101: cuMemSetAccess as sys::PFN_cuMemSetAccess_v10020, (g.mapped, CHUNK, &far, 1);
+        1: cuMemSetAccess as sys::PFN_cuMemSetAccess_v10020, (g.mapped, CHUNK, &far, 1);
         1: cuMemSetAccess as sys::PFN_cuMemSetAccess_v10020, (g.hole, CHUNK, &read_write, 1);
         1: cuMemSetAccess as sys::PFN_cuMemSetAccess_v10020, (g.mapped + chunk, MAX, &read_write, 1);
         1: cuMemGetAllocationGranularity as sys::PFN_cuMemGetAllocationGranularity_v10020, (null_mut(), &here, recommended);
@@ -591,7 +591,7 @@ fn driver(g: &Given) -> Vec<Row> {
         1: cuPointerGetAttribute as PointerGetAttribute, (null_mut(), 2, g.d as u64);
         1: cuPointerGetAttribute as PointerGetAttribute, (data, 2, 0);
         1: cuPointerGetAttribute as PointerGetAttribute, (data, 2, g.foreign as u64);
-        801: cuPointerGetAttribute as PointerGetAttribute, (data, 9999, g.d as u64);
+        1: cuPointerGetAttribute as PointerGetAttribute, (data, 9999, g.d as u64);
     }
 }
 
