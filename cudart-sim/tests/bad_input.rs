@@ -632,7 +632,7 @@ fn every_function_refuses_what_is_wrong_and_leaves_everything_as_it_was() {
         for row in table(&g) {
             seen.insert(row.name);
             assert!(["", "OWN", "STRICTER"].contains(&row.from), "{}", row.from);
-            counted[usize::from(row.from != "") + usize::from(row.from == "STRICTER")] += 1;
+            counted[usize::from(!row.from.is_empty()) + usize::from(row.from == "STRICTER")] += 1;
             if row.answer != row.code {
                 wrong.push(format!(
                     "{}{} answers {}, not {}",

@@ -82,10 +82,7 @@ api! {
             Some((point, _)) => {
                 let seen = check::event(event as usize);
                 worker::query(rt, &[point])?;
-                // What a host function learns, the host does not know.
-                if !thread::in_host_function() {
-                    check::host_behind(&seen);
-                }
+                check::host_behind(&seen);
                 Ok(())
             }
         }
