@@ -761,7 +761,7 @@ pub(crate) unsafe fn free_host(address: usize) -> Result<()> {
 /// `address` has `size` bytes of host memory, which stay until they are unregistered.
 pub(crate) unsafe fn host_register(address: usize, size: usize) -> Result<()> {
     // SAFETY: as this function demands.
-    call(Call::HostRegister, || unsafe {
+    call_relaxed(Call::HostRegister, || unsafe {
         sys::cudaHostRegister(pointer(address), size, sys::cudaHostRegisterPortable)
     })
 }
@@ -772,7 +772,7 @@ pub(crate) unsafe fn host_register(address: usize, size: usize) -> Result<()> {
 /// `address` was registered with [`host_register`], and no work submitted later counts on its being page-locked.
 pub(crate) unsafe fn host_unregister(address: usize) -> Result<()> {
     // SAFETY: as this function demands.
-    call(Call::HostUnregister, || unsafe {
+    call_relaxed(Call::HostUnregister, || unsafe {
         sys::cudaHostUnregister(pointer(address))
     })
 }

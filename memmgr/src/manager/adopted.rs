@@ -244,7 +244,13 @@ fn release(list: &Mutex<Vec<Leaving>>) {
         }
         match left.owner {
             Owner::Device(free) => {
-                if catch_unwind(AssertUnwindSafe(free)).is_err() {
+                // Whoever wrote it could not know that somebody captures now.
+                let mut free = Some(free);
+                let mut call = || {
+                    free.take()
+                        .is_none_or(|free| catch_unwind(AssertUnwindSafe(free)).is_ok())
+                };
+                if !cuda::relaxed(|| Ok(call())).unwrap_or_else(|_| call()) {
                     tracing::error!("what frees adopted memory panicked");
                 }
             }
