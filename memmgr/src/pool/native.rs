@@ -19,6 +19,7 @@ use crate::{
     error::{Error, OutOfMemory, Place, Result},
     event::Fence,
     mode::DeviceAllocatorMode,
+    planted::{self, Mistake},
     process,
     stats::{NativePoolUsage, PoolStats},
     stream::{Handle, Stream, StreamCore, handle_of},
@@ -383,7 +384,10 @@ impl Native {
         if let Some(handle) = handle
             && !handle.is_out_of_bounds()
         {
-            let mine = |core: &Arc<StreamCore>| Arc::ptr_eq(core, handle.core());
+            let mine = |core: &Arc<StreamCore>| {
+                Arc::ptr_eq(core, handle.core())
+                    || planted::is_made(Mistake::AsyncFreesIgnoreOthers)
+            };
             if block.stream.as_ref().is_none_or(mine) && uses.iter().all(|fence| mine(fence.core()))
             {
                 let result = handle.with_device(|| {
@@ -454,9 +458,11 @@ impl Native {
     fn free_behind(&self, address: usize, marks: &[Arc<Fence>]) -> Result<()> {
         let stream = internal_stream(&self.freeing, self.device)?;
         let handle = handle_of(stream);
-        marks
-            .iter()
-            .try_for_each(|mark| mark.wait_on_stream(handle))?;
+        if !planted::is_made(Mistake::AsyncFreesDoNotWait) {
+            marks
+                .iter()
+                .try_for_each(|mark| mark.wait_on_stream(handle))?;
+        }
         // SAFETY: the block is out of the books and the stream waits for everything that may touch it.
         unsafe { cuda::free_async(address, handle.raw()) }
     }
@@ -586,6 +592,7 @@ impl Native {
             && let Some(core) = &block.stream
             && !Arc::ptr_eq(core, handle.core())
             && !block.followers.contains(&handle.core().uid)
+            && !planted::is_made(Mistake::AllocationsAreNotFollowed)
         {
             fences.push(Fence::open(core.clone()));
         }

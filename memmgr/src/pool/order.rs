@@ -309,7 +309,9 @@ impl Order {
             return Owner::new(*id, self.entry(*id).map_or(SHARED, |entry| entry.class));
         }
         let core = first.core().clone();
-        let class = if marks.iter().all(|mark| Arc::ptr_eq(mark.core(), &core)) {
+        let class = if planted::is_made(Mistake::SharedMemoryIsAnybodys)
+            || marks.iter().all(|mark| Arc::ptr_eq(mark.core(), &core))
+        {
             self.slot(&core).class
         } else {
             SHARED
@@ -358,6 +360,9 @@ impl Order {
             None => (self.owner_of(marks), None),
             Some(core) if core.is_per_thread() => {
                 let (owner, fence) = self.single(core);
+                if planted::is_made(Mistake::ThreadsLeaveNoEvents) {
+                    return (Owner::IDLE, Some(fence));
+                }
                 if marks.is_empty() {
                     return (owner, Some(fence));
                 }
@@ -502,8 +507,10 @@ impl Order {
             .collect();
         marks.sort_unstable_by_key(|mark| mark.uid);
         marks.dedup_by_key(|mark| mark.uid);
-        for mark in &marks {
-            self.detach(mark);
+        if !planted::is_made(Mistake::EpochsGoOn) {
+            for mark in &marks {
+                self.detach(mark);
+            }
         }
         marks
     }
