@@ -6,6 +6,7 @@
 use crate::{
     context,
     cuda::{self, NOT_PERMITTED},
+    device::keeping_current,
     error::{Error, Result},
     event::Fence,
     planted::{self, Mistake},
@@ -244,11 +245,12 @@ fn release(list: &Mutex<Vec<Leaving>>) {
         }
         match left.owner {
             Owner::Device(free) => {
-                // Whoever wrote it could not know that somebody captures now.
+                // Whoever wrote it could not know that somebody captures now, nor which device is current.
                 let mut free = Some(free);
                 let mut call = || {
-                    free.take()
-                        .is_none_or(|free| catch_unwind(AssertUnwindSafe(free)).is_ok())
+                    free.take().is_none_or(|free| {
+                        keeping_current(|| catch_unwind(AssertUnwindSafe(free)).is_ok())
+                    })
                 };
                 if !cuda::relaxed(|| Ok(call())).unwrap_or_else(|_| call()) {
                     tracing::error!("what frees adopted memory panicked");

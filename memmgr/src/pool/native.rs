@@ -324,6 +324,15 @@ impl Native {
     pub fn free(&self, address: usize, on: FreeOn<'_>) -> Result<Option<()>> {
         if lock(&self.state).blocks.contains_key(&address) {
             context::check(self.device)?;
+            // Only its own thread can record the point of the free, and only now: what is refused stays live.
+            if let FreeOn::Stream(handle) = on
+                && handle.core().is_per_thread()
+            {
+                handle.refuse_capture(
+                    "a free on the thread's default stream",
+                    "free it after the capture has ended, or on another stream",
+                )?;
+            }
         }
         let block = {
             let mut state = lock(&self.state);
@@ -406,7 +415,7 @@ impl Native {
         if let Some(handle) = handle {
             // Recorded when the free waits for it, which is later where CUDA permits no call now.
             marks.push(if handle.core().is_per_thread() {
-                Fence::record(handle)?
+                Fence::after_work(handle).0
             } else {
                 Fence::open(handle.core().clone())
             });

@@ -316,7 +316,25 @@ impl Order {
         } else {
             SHARED
         };
-        Owner::new(self.new_owner(marks, class), class)
+        // A use whose event could not be recorded is no epoch: its stream's next call tries again, or who finds it idle.
+        let open: Vec<Arc<Fence>> = marks
+            .iter()
+            .filter(|mark| !mark.is_closed() && !self.is_epoch(mark))
+            .cloned()
+            .collect();
+        let id = self.new_owner(marks, class);
+        for mark in &open {
+            self.enqueue(mark);
+        }
+        Owner::new(id, class)
+    }
+
+    /// Whether the mark is the open epoch of its stream.
+    fn is_epoch(&self, mark: &Fence) -> bool {
+        self.slots
+            .get(&mark.core().uid)
+            .and_then(|slot| slot.epoch.as_ref())
+            .is_some_and(|(fence, _)| fence.uid == mark.uid)
     }
 
     /// The owner of a block that is freed.
@@ -411,11 +429,7 @@ impl Order {
         }
         // The open epoch of a stream in use stays: its next free would only make it again.
         if let [mark] = entry.marks.as_slice()
-            && self
-                .slots
-                .get(&mark.core().uid)
-                .and_then(|slot| slot.epoch.as_ref())
-                .is_some_and(|(fence, _)| fence.uid == mark.uid)
+            && self.is_epoch(mark)
             && !mark.core().is_retired()
         {
             return;
