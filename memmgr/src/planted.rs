@@ -26,7 +26,7 @@ pub enum Mistake {
     AsyncFreesDoNotWait,
     /// In the async modes, a free goes into the stream at hand, whoever else uses the block.
     AsyncFreesIgnoreOthers,
-    /// In the async modes, operations on another stream do not follow the allocation.
+    /// In the async modes, and for adopted memory, operations on another stream do not follow the allocation.
     AllocationsAreNotFollowed,
     /// Operations on guards on another stream than the block's do not wait for the marks of its memory.
     InheritedMarksAreForgotten,

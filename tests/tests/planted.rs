@@ -813,3 +813,77 @@ fn across_devices(
     let _ = s.copy_device_to_device(&x, &y).unwrap();
     (s, x, gate.open_after(Duration::from_millis(100)))
 }
+
+/// Adopted memory is there for the stream that it was adopted on: another stream follows that one.
+#[test]
+fn adopted_memory_that_another_stream_uses_without_a_wait_is_seen() {
+    only_with(
+        Mistake::AllocationsAreNotFollowed,
+        &[FindingKind::UsedBeforeAllocation],
+        || {
+            let mm = MemoryManager::new(Config::default()).unwrap();
+            let (s, other) = (Stream::new().unwrap(), Stream::new().unwrap());
+            let mut memory = std::ptr::null_mut();
+            let called = cudart_sim::called_here();
+            // SAFETY: `memory` is a place for one pointer, and the stream is alive.
+            let code = unsafe { cuda_sys::cudaMallocAsync(&mut memory, MIB, s.as_raw().cast()) };
+            assert_eq!(code.0, 0);
+            drop(called);
+            let (at, freeing) = (memory as usize, s.clone());
+            let free = move || {
+                let _called = cudart_sim::called_here();
+                // SAFETY: the memory was allocated above, and its guard is gone.
+                let code =
+                    unsafe { cuda_sys::cudaFreeAsync(at as *mut _, freeing.as_raw().cast()) };
+                assert_eq!(code.0, 0);
+            };
+            // SAFETY: the memory has these bytes and is freed by `free` alone.
+            let device = unsafe { mm.adopt_device::<u8>(memory, MIB, &s, free) }.unwrap();
+            let _ = other.memset(&device, 1).unwrap();
+            s.synchronize().unwrap();
+            other.synchronize().unwrap();
+            drop(device);
+            mm.trim().unwrap();
+            s.synchronize().unwrap();
+        },
+    );
+}
+
+/// A launch follows what was done to its blocks on other streams.
+#[test]
+fn a_launch_that_does_not_wait_for_other_uses_of_its_blocks_is_seen() {
+    only_with(
+        Mistake::GuardsDoNotWait,
+        &[FindingKind::Race, FindingKind::UsedBeforeAllocation],
+        || {
+            let mm = MemoryManager::new(Config::default()).unwrap();
+            let [s, other] = [(); 2].map(|()| Stream::new().unwrap());
+            let x = mm.device::<u8>(MIB, &s).unwrap();
+            let mut graph = s.capture(|s| s.memset(&x, 1).map(drop)).unwrap();
+            let _ = s.memset(&x, 2).unwrap();
+            // SAFETY: no slice is alive.
+            let _ = unsafe { graph.launch(&other) }.unwrap();
+            other.synchronize().unwrap();
+            s.synchronize().unwrap();
+        },
+    );
+}
+
+/// A launch marks its blocks: views wait for it.
+#[test]
+fn a_launch_that_leaves_no_mark_is_seen() {
+    only_with(Mistake::UsesAreForgotten, &[FindingKind::Race], || {
+        let mm = MemoryManager::new(Config::default()).unwrap();
+        let s = Stream::new().unwrap();
+        let x = mm.device_zeroed::<u8>(MIB, &s).unwrap();
+        s.synchronize().unwrap();
+        let mut host = mm.pinned_zeroed::<u8>(MIB).unwrap();
+        let mut graph = s
+            .capture(|s| s.copy_to_host(&x, &mut host).map(drop))
+            .unwrap();
+        // SAFETY: no slice is alive.
+        let _ = unsafe { graph.launch(&s) }.unwrap();
+        assert_eq!(host.as_slice().unwrap()[0], 0);
+        s.synchronize().unwrap();
+    });
+}

@@ -173,6 +173,7 @@ impl Adopted {
             && let Some(core) = &block.stream
             && !Arc::ptr_eq(core, handle.core())
             && !block.followers.contains(&handle.core().uid)
+            && !planted::is_made(Mistake::AllocationsAreNotFollowed)
         {
             fences.push(Fence::open(core.clone()));
         }
