@@ -319,7 +319,7 @@ impl Order {
         // A use whose event could not be recorded is no epoch: its stream's next call tries again, or who finds it idle.
         let open: Vec<Arc<Fence>> = marks
             .iter()
-            .filter(|mark| !mark.is_closed() && !self.is_epoch(mark))
+            .filter(|mark| !mark.is_closed() && !mark.is_closing() && !self.is_epoch(mark))
             .cloned()
             .collect();
         let id = self.new_owner(marks, class);
