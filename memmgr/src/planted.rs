@@ -38,7 +38,7 @@ pub enum Mistake {
     EpochsGoOn,
     /// What waits for several streams is taken for memory of one of them.
     SharedMemoryIsAnybodys,
-    /// What a thread frees on its default stream is taken for done.
+    /// What a thread frees on its default stream, or allocates there in an async mode, is taken for done.
     ThreadsLeaveNoEvents,
     /// A later read of a stream replaces its earlier write.
     ReadsReplaceWrites,

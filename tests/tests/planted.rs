@@ -694,6 +694,26 @@ fn memory_freed_on_a_threads_stream_without_an_event_is_seen() {
     );
 }
 
+/// In the async modes, what a thread allocates on its default stream is freed behind the allocation.
+#[test]
+fn memory_allocated_on_a_threads_stream_without_an_event_is_seen() {
+    for mode in ASYNC_MODES {
+        only_with(
+            Mistake::ThreadsLeaveNoEvents,
+            &[FindingKind::UsedBeforeAllocation],
+            || {
+                let mm = manager_in(mode);
+                let (own, s) = (PerThreadStream::new().unwrap(), Stream::new().unwrap());
+                let x = mm.allocate_device_on(MIB, &own).unwrap();
+                // SAFETY: the block is ours, and nothing uses it.
+                unsafe { mm.free_device_on(x, &s).unwrap() };
+                s.synchronize().unwrap();
+                own.synchronize().unwrap();
+            },
+        );
+    }
+}
+
 /// A shared view waits for the last write, whatever has read since.
 #[test]
 fn a_read_that_hides_an_earlier_write_is_seen() {

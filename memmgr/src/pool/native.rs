@@ -227,11 +227,13 @@ impl Native {
         let mut uses = Vec::new();
         let stream = match on.filter(|_| result.is_ok()) {
             Some(handle) if handle.core().is_per_thread() => {
-                uses.push(Use {
-                    fence: Fence::after_work(handle).0,
-                    span: Span::ALL,
-                    writes: true,
-                });
+                if !planted::is_made(Mistake::ThreadsLeaveNoEvents) {
+                    uses.push(Use {
+                        fence: Fence::after_work(handle).0,
+                        span: Span::ALL,
+                        writes: true,
+                    });
+                }
                 None
             }
             other => other.map(|handle| handle.core().clone()),
