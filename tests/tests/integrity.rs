@@ -12,6 +12,7 @@ use memmgr_tests::{Rng, SIMULATED};
 use std::{
     collections::VecDeque,
     ffi::c_void,
+    io::Write,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -231,9 +232,8 @@ impl<'a> Worker<'a> {
     /// Frees what two other threads made and used; whether there was any.
     fn free(&mut self) -> bool {
         let me = self.number;
-        let others = |block: &Block| {
-            block.maker != me && block.user != me && block.maker != block.user
-        };
+        let others =
+            |block: &Block| block.maker != me && block.user != me && block.maker != block.user;
         let Some(block) = self.take(others) else {
             return false;
         };
@@ -291,7 +291,9 @@ fn run(mode: DeviceAllocatorMode, wanted: u64) {
         copies: VecDeque::new(),
     };
     let tell = |what: &str| {
-        println!(
+        // Seen at once, also where the output of tests is kept until their end.
+        let _ = writeln!(
+            std::io::stderr(),
             "{}, {mode}{what}: {} operations, {} bytes verified, {} blocks freed by a third thread, {:.1} s",
             memmgr::backend(),
             shared.operations.load(Relaxed),

@@ -33,8 +33,7 @@ fn manager(mode: memmgr::DeviceAllocatorMode) -> MemoryManager {
 /// block whose last use was recorded, and a copy of it in pinned memory.
 fn live_and_end(mm: &MemoryManager, value: u8) -> (usize, memmgr::PinnedBuffer<u8>) {
     let mine = PerThreadStream::new().unwrap();
-    let [first, second, kept] =
-        [(); 3].map(|()| mm.allocate_device_on(64 * KIB, &mine).unwrap());
+    let [first, second, kept] = [(); 3].map(|()| mm.allocate_device_on(64 * KIB, &mine).unwrap());
     let host = mm.pinned::<u8>(64 * KIB).unwrap();
     // SAFETY: the blocks are ours; what uses them is in the thread's stream, or recorded.
     unsafe {
@@ -96,7 +95,10 @@ fn a_thousand_threads_with_their_default_streams_leave_nothing_behind() {
             ]
             .map(cudart_sim::calls);
             let events = events - before[0];
-            assert!(events <= 512, "{mode}: {events} events for {THREADS} threads");
+            assert!(
+                events <= 512,
+                "{mode}: {events} events for {THREADS} threads"
+            );
             let streams = (made - before[1]) - (gone - before[2]);
             assert!(streams <= 3, "{mode}: {streams} streams are left");
         }

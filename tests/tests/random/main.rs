@@ -17,11 +17,43 @@ mod world;
 
 use memmgr_tests::SIMULATED;
 use std::{
+    io::Write,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 const STEPS: u64 = 300;
+/// What a hundred programs must have done.
+const KINDS: [&str; 28] = [
+    "raw allocation",
+    "raw use",
+    "raw free",
+    "guard",
+    "guard use",
+    "guard drop",
+    "split",
+    "look at a copy",
+    "transfer",
+    "end of a transfer",
+    "capture",
+    "use of a graph",
+    "launch",
+    "event",
+    "stream replaced",
+    "stall",
+    "per-thread stream",
+    "adopted device memory",
+    "adopted vector",
+    "scope",
+    "mode",
+    "limit",
+    "trim",
+    "shutdown",
+    "hook",
+    "out of memory",
+    "figures",
+    "check",
+];
 
 /// The device, its schedule and its checker are those of the process: one program at a time.
 fn turn() -> MutexGuard<'static, ()> {
@@ -31,7 +63,10 @@ fn turn() -> MutexGuard<'static, ()> {
 
 fn variable(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name}={text} is no number")),
+    )
 }
 
 #[test]
@@ -50,11 +85,17 @@ fn random_programs_of_several_threads_are_ordered_and_leave_nothing() {
     println!("seeds from {first}");
     let (begun, mut said) = (Instant::now(), Instant::now());
     let (mut programs, mut steps, mut verified, mut bytes) = (0u64, 0u64, 0u64, 0u64);
+    let mut tally = world::Tally::new();
     loop {
         let seed = first + programs;
         let outcome = program::run(seed, STEPS, None);
         if !outcome.is_clean() {
-            let seen: Vec<&str> = outcome.findings.iter().take(5).map(String::as_str).collect();
+            let seen: Vec<&str> = outcome
+                .findings
+                .iter()
+                .take(5)
+                .map(String::as_str)
+                .collect();
             panic!(
                 "seed {seed}, after {} steps: {}\n{} findings\n{}\nrun it again: MEMMGR_PROGRAM_SEED={seed} cargo test -p \
                  memmgr-tests --test random random_programs -- --nocapture",
@@ -65,22 +106,41 @@ fn random_programs_of_several_threads_are_ordered_and_leave_nothing() {
             );
         }
         programs += 1;
+        for (what, count) in outcome.tally {
+            *tally.entry(what).or_default() += count;
+        }
         steps += outcome.steps;
         verified += outcome.verified;
         bytes += outcome.bytes;
         let over = begun.elapsed() >= Duration::from_secs(seconds) || chosen.is_some();
         if over || said.elapsed() >= Duration::from_secs(15) {
             said = Instant::now();
-            println!(
+            let text = format!(
                 "{}: {:.0} s, seeds {first} to {seed}: {programs} programs, {steps} steps, {verified} blocks verified, \
                  {bytes} bytes",
                 memmgr::backend(),
                 begun.elapsed().as_secs_f64()
             );
+            match asked {
+                // Seen at once, also where the output of tests is kept until their end.
+                Some(_) => drop(writeln!(std::io::stderr(), "{text}")),
+                None => println!("{text}"),
+            }
         }
         if over {
             break;
         }
     }
-    assert!(programs > 0 && verified > programs, "hardly anything was looked at");
+    println!("{tally:?}");
+    if programs >= 100 {
+        let missing: Vec<_> = KINDS
+            .iter()
+            .filter(|kind| !tally.contains_key(*kind))
+            .collect();
+        assert!(missing.is_empty(), "never done: {missing:?}");
+    }
+    assert!(
+        programs > 0 && verified > programs,
+        "hardly anything was looked at"
+    );
 }

@@ -3,7 +3,7 @@
 use crate::{
     rig,
     worker::Worker,
-    world::{Lane, World, lock},
+    world::{Lane, Tally, World, lock},
 };
 use memmgr::{Config, DeviceAllocatorMode, MemoryManager, Reuse};
 use memmgr_tests::Rng;
@@ -29,6 +29,7 @@ pub struct Outcome {
     pub steps: u64,
     pub verified: u64,
     pub bytes: u64,
+    pub tally: Tally,
     /// Wrong bytes, wrong answers and panics.
     pub failure: Option<String>,
     /// What the ordering checker said.
@@ -126,6 +127,7 @@ fn world(rng: &mut Rng, at_once: bool) -> Arc<World> {
         forgotten: Mutex::default(),
         pageable: Mutex::default(),
         gate: Mutex::default(),
+        tally: Mutex::default(),
         verified: AtomicU64::new(0),
         verified_bytes: AtomicU64::new(0),
     })
@@ -254,6 +256,7 @@ pub fn run(seed: u64, steps: u64, mistake: Mistake) -> Outcome {
         let (made, result) = steps_of(&world, &mut rng, steps, mistake, seed);
         outcome.steps = made;
         outcome.verified = world.verified.load(Relaxed);
+        outcome.tally = std::mem::take(&mut *lock(&world.tally));
         outcome.bytes = world.verified_bytes.load(Relaxed);
         match result {
             Ok(()) => {
@@ -280,7 +283,10 @@ pub fn run(seed: u64, steps: u64, mistake: Mistake) -> Outcome {
     #[cfg(feature = "sim")]
     {
         drop(limited);
-        outcome.findings = cudart_sim::report().iter().map(ToString::to_string).collect();
+        outcome.findings = cudart_sim::report()
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         let info = cudart_sim::memory_info(0);
         let left = info.map(|info| (info.blocks.0, info.pool_blocks.0));
         if outcome.is_clean() && left != Some((0, 0)) {

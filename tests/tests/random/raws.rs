@@ -18,14 +18,14 @@ fn used(raw: &mut Raw, stream: &Stream, recorded: bool) {
 }
 
 impl Worker {
-    pub fn raw_allocate(&mut self) {
+    pub fn raw_allocate(&mut self) -> Option<()> {
         let (size, lane) = (self.size(), self.lane());
         let mm = &self.world.mm;
         let (result, after) = match self.rng.below(4) {
             0 => (mm.allocate_device(size), None),
             _ => (mm.allocate_device_on(size, &lane.stream), Some(&lane)),
         };
-        let Some(ptr) = allowed(result) else { return };
+        let ptr = allowed(result)?;
         // An owner that does nothing: what its memory waits for must not be forgotten with it.
         if self.chance(4) {
             let other = self.lane();
@@ -38,7 +38,7 @@ impl Worker {
                     _ => mm.free_device_on(ptr, &self.mine).unwrap(),
                 }
             }
-            return;
+            return Some(());
         }
         let mut raw = Raw {
             address: ptr.expose_provenance(),
@@ -48,6 +48,7 @@ impl Worker {
         };
         self.raw_fill(&mut raw);
         lock(&self.world.raws).push(raw);
+        Some(())
     }
 
     /// Writes all of a block on some stream.
@@ -98,10 +99,8 @@ impl Worker {
         used(raw, stream, recorded);
     }
 
-    pub fn raw_use(&mut self) {
-        let Some(mut raw) = take(&self.world.raws, &mut self.rng) else {
-            return;
-        };
+    pub fn raw_use(&mut self) -> Option<()> {
+        let mut raw = take(&self.world.raws, &mut self.rng)?;
         let lane = self.lane();
         let len = raw.len();
         let width = 1 + self.rng.below(len as u64) as usize;
@@ -125,7 +124,7 @@ impl Worker {
             1 => {
                 let Some(host) = allowed(mm.allocate_pinned(width * height)) else {
                     lock(&self.world.raws).push(raw);
-                    return;
+                    return None;
                 };
                 follow(&raw, &lane.stream);
                 // SAFETY: as in `raw_fill`.
@@ -162,13 +161,12 @@ impl Worker {
             _ => self.raw_fill(&mut raw),
         }
         lock(&self.world.raws).push(raw);
+        Some(())
     }
 
     /// Copies a block out in the order of a stream, and frees it.
-    pub fn raw_free(&mut self) {
-        let Some(mut raw) = take(&self.world.raws, &mut self.rng) else {
-            return;
-        };
+    pub fn raw_free(&mut self) -> Option<()> {
+        let mut raw = take(&self.world.raws, &mut self.rng)?;
         let lane = self.lane();
         if !self.raw_copy_out(&mut raw, &lane) {
             // What cannot be looked at is freed all the same, so that memory comes back.
@@ -190,6 +188,7 @@ impl Worker {
                 _ => mm.free_device_on(raw.ptr(), &lane.stream).unwrap(),
             }
         }
+        Some(())
     }
 
     fn raw_copy_out(&mut self, raw: &mut Raw, lane: &Lane) -> bool {
@@ -226,14 +225,12 @@ impl Worker {
     }
 
     /// A block on the thread's own default stream, which may be handed to the others.
-    pub fn own_stream(&mut self) {
+    pub fn own_stream(&mut self) -> Option<()> {
         let len = self.size();
         let contents = self.stamp(len);
         let value = contents[len / 2];
         let (mm, mine) = (&self.world.mm, &self.mine);
-        let Some(ptr) = allowed(mm.allocate_device_on(len, mine)) else {
-            return;
-        };
+        let ptr = allowed(mm.allocate_device_on(len, mine))?;
         // SAFETY: the block is ours, and the stream orders all that uses it.
         unsafe { mm.memset(ptr, value, len, mine).unwrap() };
         let expect = vec![value; len];
@@ -245,7 +242,7 @@ impl Worker {
                 recorded: true,
                 expect,
             });
-            return;
+            return Some(());
         }
         if let Some(host) = allowed(mm.pinned::<u8>(len)) {
             // SAFETY: as above; a view of the guard waits for the copy.
@@ -268,5 +265,6 @@ impl Worker {
                 _ => mm.free_device_on(ptr, mine).unwrap(),
             }
         }
+        Some(())
     }
 }

@@ -68,7 +68,10 @@ impl Worker {
         let contents = self.stamp(len);
         let mut host = match self.rng.below(12) {
             0 => match self.world.mm.adopt(contents.clone()) {
-                Ok(host) => host,
+                Ok(host) => {
+                    self.world.count("adopted vector");
+                    host
+                }
                 // Pages of a neighbour that is registered.
                 Err(refused) if refused.error().cuda_code() == Some(712) => return None,
                 Err(refused) => panic!("{refused:?}"),
@@ -93,10 +96,8 @@ impl Worker {
         Some(())
     }
 
-    fn settle_one(&mut self) {
-        let Some(check) = take(&self.world.checks, &mut self.rng) else {
-            return;
-        };
+    fn settle_one(&mut self) -> Option<()> {
+        let check = take(&self.world.checks, &mut self.rng)?;
         if self.chance(6) {
             // Goes with its copy in flight.
             match check.host {
@@ -107,12 +108,10 @@ impl Worker {
                     unsafe { self.world.mm.free_pinned(ptr).unwrap() };
                 }
             }
-            return;
+            return Some(());
         }
         let expect = check.expect.clone();
-        let Some(host) = self.world.settle(check) else {
-            return;
-        };
+        let host = self.world.settle(check)?;
         // What came down goes up again, or home to its vector.
         match self.rng.below(8) {
             0 => match host.into_vec() {
@@ -121,15 +120,20 @@ impl Worker {
             },
             1..4 => {
                 let on = self.lane();
-                let Some(buffer) = allowed(self.world.mm.device(expect.len(), &on.stream)) else {
-                    return;
-                };
+                let buffer = allowed(self.world.mm.device(expect.len(), &on.stream))?;
                 let by = self.lane();
                 let _ = by.stream.copy_to_device(&host, &buffer).unwrap();
                 lock(&self.world.guards).push(Guard { buffer, expect });
             }
             _ => {}
         }
+        Some(())
+    }
+
+    fn arrive(&mut self) -> Option<()> {
+        let transfer = take(&self.world.transfers, &mut self.rng)?;
+        self.world.arrive(transfer);
+        Some(())
     }
 
     fn transfer(&mut self) -> Option<()> {
@@ -176,14 +180,11 @@ impl Worker {
             (false, 0) => CaptureMode::Global,
             _ => CaptureMode::Relaxed,
         };
-        let captured = lane
-            .capturing()
-            .mode(mode)
-            .run(|s| {
-                let _ = s.memset(&target.buffer, value)?;
-                let _ = s.copy_to_device(&host.slice(at..)?, &target.buffer.slice(at..)?)?;
-                Ok(())
-            });
+        let captured = lane.capturing().mode(mode).run(|s| {
+            let _ = s.memset(&target.buffer, value)?;
+            let _ = s.copy_to_device(&host.slice(at..)?, &target.buffer.slice(at..)?)?;
+            Ok(())
+        });
         let graph = match captured {
             Ok(graph) => graph,
             // Adopted memory, which no graph can keep.
@@ -217,6 +218,7 @@ impl Worker {
         let lane = self.lane();
         // SAFETY: no slice of its buffers is alive: their guards are gone or in our hands.
         let _ = unsafe { captured.graph.launch(&lane.stream) }.unwrap();
+        self.world.count("launch");
         if let Some(target) = &mut captured.target {
             target.expect.clone_from(&captured.effect);
         }
@@ -252,7 +254,7 @@ impl Worker {
         Some(())
     }
 
-    fn events(&mut self) {
+    fn events(&mut self) -> Option<()> {
         let lane = self.lane();
         match self.rng.below(6) {
             0 | 1 => {
@@ -272,47 +274,67 @@ impl Worker {
             _ if self.chance(4) => lane.stream.synchronize().unwrap(),
             _ => drop(lane.stream.query().unwrap()),
         }
+        Some(())
     }
 
     /// A stream goes with whatever is in it, and another takes its place.
-    fn replace_stream(&mut self) {
+    fn replace_stream(&mut self) -> Option<()> {
         let next = Lane::new(&mut self.rng);
         let at = self.rng.below(self.world.lanes.len() as u64) as usize;
         let former = std::mem::replace(&mut *lock(&self.world.lanes[at]), next);
         drop(former);
+        Some(())
     }
 
     /// A stream that stops for a moment. One at a time: a device may run all host functions on one thread.
-    fn stall(&mut self) {
+    fn stall(&mut self) -> Option<()> {
         let lane = self.lane();
         let mut opener = lock(&self.world.gate);
         if opener.as_ref().is_some_and(|opener| !opener.is_finished()) {
-            return;
+            return None;
         }
         let gate = Gate::new();
         stall(&lane.stream, &gate);
         *opener = Some(gate.open_after(Duration::from_micros(self.rng.below(2000))));
+        Some(())
     }
 
-    fn manage(&mut self) {
+    fn manage(&mut self) -> &'static str {
         let (cap, rng) = (self.world.cap, &mut self.rng);
         let mm = &self.world.mm;
         match rng.below(16) {
-            0..5 => mm.set_device_allocator_mode(DeviceAllocatorMode::ALL[rng.below(3) as usize]),
-            5 => mm.set_device_pool_limit(Some(cap / 2 + rng.below(cap as u64) as usize)),
-            6 => mm.set_pinned_pool_limit(Some(cap + rng.below(cap as u64) as usize)),
+            0..5 => {
+                mm.set_device_allocator_mode(DeviceAllocatorMode::ALL[rng.below(3) as usize]);
+                "mode"
+            }
+            5 => {
+                mm.set_device_pool_limit(Some(cap / 2 + rng.below(cap as u64) as usize));
+                "limit"
+            }
+            6 => {
+                mm.set_pinned_pool_limit(Some(cap + rng.below(cap as u64) as usize));
+                "limit"
+            }
             7 => {
                 mm.set_device_pool_limit(Some(cap));
                 mm.set_pinned_pool_limit(None);
+                "limit"
             }
-            8..10 => drop(mm.trim().unwrap()),
-            10 => drop(mm.shutdown().unwrap()),
+            8..10 => {
+                mm.trim().unwrap();
+                "trim"
+            }
+            10 => {
+                mm.shutdown().unwrap();
+                "shutdown"
+            }
             11 => {
                 let world = Arc::downgrade(&self.world);
                 let again = rng.below(2) == 0;
                 mm.on_out_of_memory(move |_| {
                     // Gives pinned memory back, its copy in flight.
                     let given = world.upgrade().and_then(|world| {
+                        world.count("out of memory");
                         let mut checks = lock(&world.checks);
                         let at = checks
                             .iter()
@@ -321,42 +343,52 @@ impl Worker {
                     });
                     again && given.is_some()
                 });
+                "hook"
             }
-            12 => drop(mm.native_pool_usage(DeviceAllocatorMode::CudaAsyncPool)),
-            13 => mm.reset_peak(),
-            14 => mm.check().unwrap(),
+            12 => {
+                drop(mm.native_pool_usage(DeviceAllocatorMode::CudaAsyncPool));
+                "figures"
+            }
+            13 => {
+                mm.reset_peak();
+                "figures"
+            }
+            14 => {
+                mm.check().unwrap();
+                "check"
+            }
             _ => {
                 let stats = mm.stats();
                 assert!(stats.pinned.in_use <= stats.pinned.reserved, "{stats:?}");
+                "figures"
             }
         }
     }
 
     pub fn step(&mut self) {
-        match self.rng.below(64) {
-            0..8 => self.raw_allocate(),
-            8..12 => self.raw_use(),
-            12..18 => self.raw_free(),
-            18..25 => drop(self.guard_make()),
-            25..32 => drop(self.guard_use()),
-            32..36 => drop(self.guard_drop()),
-            36..38 => drop(self.guard_split()),
-            38..42 => self.settle_one(),
-            42..45 => drop(self.transfer()),
-            45 => {
-                if let Some(transfer) = take(&self.world.transfers, &mut self.rng) {
-                    self.world.arrive(transfer);
-                }
-            }
-            46 => drop(self.capture()),
-            47 | 48 => drop(self.use_graph()),
-            49..52 => self.events(),
-            52 => self.replace_stream(),
-            53 => self.stall(),
-            54..57 => self.own_stream(),
-            57 => drop(self.adopt_device()),
-            58 | 59 => drop(self.scope()),
-            _ => self.manage(),
+        let (what, done) = match self.rng.below(64) {
+            0..8 => ("raw allocation", self.raw_allocate()),
+            8..12 => ("raw use", self.raw_use()),
+            12..18 => ("raw free", self.raw_free()),
+            18..25 => ("guard", self.guard_make()),
+            25..32 => ("guard use", self.guard_use()),
+            32..36 => ("guard drop", self.guard_drop()),
+            36..38 => ("split", self.guard_split()),
+            38..42 => ("look at a copy", self.settle_one()),
+            42..45 => ("transfer", self.transfer()),
+            45 => ("end of a transfer", self.arrive()),
+            46 => ("capture", self.capture()),
+            47 | 48 => ("use of a graph", self.use_graph()),
+            49..52 => ("event", self.events()),
+            52 => ("stream replaced", self.replace_stream()),
+            53 => ("stall", self.stall()),
+            54..57 => ("per-thread stream", self.own_stream()),
+            57 => ("adopted device memory", self.adopt_device()),
+            58 | 59 => ("scope", self.scope()),
+            _ => (self.manage(), Some(())),
+        };
+        if done.is_some() {
+            self.world.count(what);
         }
         // Whatever piles up goes again.
         while lock(&self.world.checks).len() > 24 {
