@@ -6,8 +6,6 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod guards;
-#[cfg(feature = "sim")]
-mod mistakes;
 mod program;
 mod raws;
 #[path = "../common/rig.rs"]
@@ -18,7 +16,6 @@ mod world;
 use memmgr_tests::SIMULATED;
 use std::{
     io::Write,
-    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -55,12 +52,6 @@ const KINDS: [&str; 28] = [
     "check",
 ];
 
-/// The device, its schedule and its checker are those of the process: one program at a time.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn variable(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(
@@ -71,7 +62,6 @@ fn variable(name: &str) -> Option<u64> {
 
 #[test]
 fn random_programs_of_several_threads_are_ordered_and_leave_nothing() {
-    let _turn = turn();
     let chosen = variable("MEMMGR_PROGRAM_SEED");
     let asked = variable("MEMMGR_PROGRAM_SECONDS");
     let seconds = asked.unwrap_or(if SIMULATED { 30 } else { 15 });

@@ -1,13 +1,32 @@
-//! The random programs find mistakes: with a protection of the manager switched off, one of the first has a finding.
+//! The random programs find mistakes: with a protection of the manager switched off, one of the first has a finding. In a
+//! process of its own, since what failed is left as it is.
+#![cfg(feature = "sim")]
 
-use crate::{STEPS, program, turn};
+mod common;
+#[path = "random/guards.rs"]
+mod guards;
+#[path = "random/program.rs"]
+mod program;
+#[path = "random/raws.rs"]
+mod raws;
+#[path = "common/rig.rs"]
+mod rig;
+#[path = "random/worker.rs"]
+mod worker;
+#[path = "random/world.rs"]
+mod world;
+
 use memmgr::planted::Mistake;
+use std::sync::{Mutex, PoisonError};
 
+const STEPS: u64 = 300;
 /// How many programs may pass without a finding.
 const PROGRAMS: u64 = 60;
 
 fn found(mistake: Mistake) {
-    let _turn = turn();
+    // The schedule and the findings are those of the process.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut failed = 0;
     for seed in 1..=PROGRAMS {
         let outcome = program::run(seed, STEPS, Some(mistake));
