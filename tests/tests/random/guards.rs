@@ -55,6 +55,11 @@ impl Worker {
         let len = guard.expect.len();
         let value = self.rng.next_u64() as u8;
         let at = self.rng.below(len as u64 + 1) as usize;
+        if len == 0 {
+            // What a split left: every operation does nothing, and there is no pointer for a kernel.
+            let _ = one.memset(&guard.buffer, value).unwrap();
+            return self.copy_out(&guard.buffer, &[]);
+        }
         match self.rng.below(8) {
             0 => {
                 let part = guard.buffer.slice(at..).unwrap();

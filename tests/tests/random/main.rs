@@ -125,7 +125,7 @@ fn random_programs_of_several_threads_are_ordered_and_leave_nothing() {
     if programs >= 100 {
         let missing: Vec<_> = KINDS
             .iter()
-            .filter(|kind| !tally.contains_key(*kind))
+            .filter(|kind| !tally.contains_key(*kind) && (SIMULATED || **kind != "adopted vector"))
             .collect();
         assert!(missing.is_empty(), "never done: {missing:?}");
     }

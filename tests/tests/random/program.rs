@@ -262,11 +262,7 @@ pub fn run(seed: u64, steps: u64, mistake: Mistake) -> Outcome {
             Ok(()) => {
                 // Pageable memory goes after all work.
                 let pageable = std::mem::take(&mut *lock(&world.pageable));
-                let kept = world.clone();
-                let result = caught(move || {
-                    drop(kept);
-                    finish(world, seed);
-                });
+                let result = caught(move || finish(world, seed));
                 let later = wait_for_the_device();
                 if result.is_err() {
                     std::mem::forget(pageable);
