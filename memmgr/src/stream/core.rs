@@ -538,7 +538,12 @@ impl Handle {
             ended: Condvar::new(),
         });
         registry.insert((device, id), Arc::downgrade(&core));
-        Ok(Self { core, weight: USER })
+        let handle = Self { core, weight: USER };
+        if kind == StreamKind::Legacy {
+            // CUDA never ends it, and whoever makes a handle anew means the same stream: a user for good.
+            std::mem::forget(handle.clone());
+        }
+        Ok(handle)
     }
 }
 

@@ -147,7 +147,8 @@ impl Stream {
     ///
     /// Dropping the last handle waits for calls of the manager on other threads that use the stream at that moment, so
     /// that its owner may destroy it afterwards; it must not happen in a host function, nor while the stream is captured: what
-    /// it left in pools would never be used again.
+    /// it left in pools would never be used again. What the stream gets after that is unknown to the manager: keep a handle
+    /// as long as kernels in it use guards that were allocated on it.
     ///
     /// # Safety
     /// `stream` is a live `cudaStream_t` and stays so until the last handle made from it is dropped.
@@ -183,7 +184,7 @@ impl Stream {
         Ok(Self { handle })
     }
 
-    /// The legacy default stream of a device.
+    /// The legacy default stream of a device. Unlike others it does not end with its last handle.
     ///
     /// # Errors
     /// [`Error::Unavailable`] without a driver; what the runtime says for an ordinal that does not exist.
