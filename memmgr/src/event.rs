@@ -6,6 +6,7 @@ use crate::{
     capture,
     error::{Error, Result},
     event_cache::PooledEvent,
+    process,
     stream::{Handle, StreamCore},
     sync::lock,
 };
@@ -253,6 +254,8 @@ impl Fence {
         if self.is_done() {
             return Ok(true);
         }
+        // In a forked child the locks may be held by threads that do not exist.
+        process::gate()?;
         let done = match self.event.get() {
             Some(event) => event.query()?,
             None => self.core.query_end()?,
@@ -277,6 +280,7 @@ impl Fence {
         if self.is_done() {
             return Ok(());
         }
+        process::gate()?;
         self.close()?;
         match self.event.get() {
             // Somebody found the stream idle meanwhile: there is no event, and nothing to wait for.
@@ -293,6 +297,7 @@ impl Fence {
         if self.is_done() || Arc::ptr_eq(&self.core, handle.core()) {
             return Ok(());
         }
+        process::gate()?;
         if handle.is_capturing()? {
             if self.query()? {
                 return Ok(());

@@ -28,6 +28,7 @@ use crate::{
     cuda::{self, RawExec, RawGraph},
     error::{Error, Result},
     event::{Event, Fence, Submitted},
+    process,
     stream::{Handle, Stream, StreamKind, handle_of},
 };
 use std::{fmt, sync::Arc};
@@ -258,7 +259,8 @@ impl Graph {
         })?;
         // SAFETY: both handles are alive, `&mut self` keeps everybody else away, and the blocks are held as long as this
         // lives and marked with the launch.
-        let launched = unsafe { cuda::graph_launch(self.exec, handle.raw()) };
+        let launched =
+            handle.with_device(|| unsafe { cuda::graph_launch(self.exec, handle.raw()) });
         let (fence, recorded) = Fence::after_work(handle);
         self.keeper.try_each(|kept| {
             kept.inner
@@ -282,6 +284,10 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
+        // In a forked child the lock may be held by a thread that does not exist.
+        if process::is_forked() {
+            return;
+        }
         self.keeper.release();
         capture::destroy(Remains {
             device: self.device,

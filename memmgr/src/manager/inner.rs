@@ -9,6 +9,7 @@ use crate::{
     device::{memory_pools_supported, on_device},
     error::{Error, OutOfMemory, Place, Result},
     event::Fence,
+    foreign,
     mode::DeviceAllocatorMode,
     planted::{self, Mistake},
     pool::{
@@ -23,7 +24,6 @@ use crate::{
 };
 use std::{
     ffi::c_void,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
@@ -276,7 +276,7 @@ impl Inner {
         let hook = lock(&self.hook).clone().filter(|_| refusal.can_ever_fit());
         for _ in 0..HOOK_CALLS {
             let Some(hook) = &hook else { break };
-            if !catch_unwind(AssertUnwindSafe(|| hook(&refusal))).unwrap_or(false) {
+            if !foreign::report("the hook", || hook(&refusal)).unwrap_or(false) {
                 break;
             }
             match allocate() {
@@ -414,7 +414,9 @@ impl Inner {
             && !process::is_over()
         {
             self.drop_failures.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(%error, "a guard could not free its memory: the block stays out of use");
+            foreign::log(
+                || tracing::warn!(%error, "a guard could not free its memory: the block stays out of use"),
+            );
             *lock(&self.last_drop_failure) = Some(error);
         }
     }
@@ -456,7 +458,9 @@ impl Inner {
         };
         if let Err(error) = self.free(block.start, freed.on(), memory) {
             self.drop_failures.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(%error, "a block that a graph had kept could not be freed: it stays out of use");
+            foreign::log(
+                || tracing::warn!(%error, "a block that a graph had kept could not be freed: it stays out of use"),
+            );
             *lock(&self.last_drop_failure) = Some(error);
         }
     }

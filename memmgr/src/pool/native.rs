@@ -407,6 +407,10 @@ impl Native {
                 Fence::open(handle.core().clone())
             });
         }
+        if let (FreeOn::Core(core), None) = (on, handle) {
+            // Its last handle went while a graph kept the block: what was in it then comes first all the same.
+            marks.push(Fence::open(core.clone()));
+        }
         let allocated_elsewhere = block
             .stream
             .as_ref()

@@ -341,8 +341,11 @@ impl StreamCore {
         }
         // Nobody else holds the state: no block and no mark will ever ask for the end.
         let wanted = Arc::strong_count(self) > 1 && !planted::is_made(Mistake::EndsAreForgotten);
-        let end = if !wanted || process::is_over() {
+        let end = if !wanted {
             End::Done
+        } else if let Err(error) = process::gate() {
+            // Nothing is known of its work, and somebody may be waiting for that.
+            End::Lost(error)
         } else {
             match PooledEvent::new(self.device)
                 .and_then(|event| self.record_raw(event.raw()).map(|()| event))
@@ -350,7 +353,7 @@ impl StreamCore {
                 Ok(event) => End::Recorded(Arc::new(event)),
                 Err(error) if is_not_permitted(&error) => return self.defer(error),
                 // SAFETY: the handle is alive until this function destroys it, or its owner after this call.
-                Err(error) => match unsafe { cuda::stream_query(self.raw) } {
+                Err(error) => match self.with_device(|| unsafe { cuda::stream_query(self.raw) }) {
                     Ok(true) => End::Done,
                     _ => End::Lost(error),
                 },
