@@ -427,7 +427,21 @@ impl Native {
             lock(&self.state).parked.push((address, marks));
             return Ok(());
         }
-        let result = self.free_behind(address, &marks);
+        let handle = match self.follow(&marks) {
+            Ok(stream) => handle_of(stream),
+            // Nothing was submitted: the block is what it was, and the next call tries again.
+            Err(error) => {
+                if !error.ends_context() {
+                    lock(&self.state).parked.push((address, marks));
+                }
+                return match error.cuda_code() {
+                    Some(cuda::NOT_PERMITTED) => Ok(()),
+                    _ => Err(error),
+                };
+            }
+        };
+        // SAFETY: the block is out of the books and the stream waits for everything that may touch it.
+        let result = unsafe { cuda::free_async(address, handle.raw()) };
         self.finish_free(address, marks, result)
     }
 
@@ -455,14 +469,14 @@ impl Native {
         state.freed_on.insert(core.uid, point);
     }
 
-    fn free_behind(&self, address: usize, marks: &[Arc<Fence>]) -> Result<()> {
+    /// The stream that frees, made to wait for these.
+    fn follow(&self, marks: &[Arc<Fence>]) -> Result<&Stream> {
         let stream = internal_stream(&self.freeing, self.device)?;
         let handle = handle_of(stream);
         marks
             .iter()
             .try_for_each(|mark| mark.wait_on_stream(handle))?;
-        // SAFETY: the block is out of the books and the stream waits for everything that may touch it.
-        unsafe { cuda::free_async(address, handle.raw()) }
+        Ok(stream)
     }
 
     /// A free that CUDA does not permit here (in a host function) is left to the next call. After any other failure the
@@ -496,7 +510,7 @@ impl Native {
         };
         for (address, marks) in parked {
             if let Err(error) = self.free_behind_or_park(address, marks) {
-                tracing::warn!(%error, "a parked block could not be freed");
+                tracing::debug!(%error, "a parked block could not be freed");
             }
         }
     }
