@@ -343,6 +343,13 @@ const CALLS: &[&str] = &[
     "cudaDeviceGetMemPool",
 ];
 
+/// What one of these did when it failed nobody knows: the memory is given up.
+const FREES: [&str; 3] = [
+    "cudaFree",
+    "cudaFreeAsync",
+    "cudaThreadExchangeStreamCaptureMode",
+];
+
 /// A bit of everything; the first error ends it, and drops what there is.
 fn program(mm: &MemoryManager) -> Result<(), Error> {
     const LEN: usize = 16 * KIB;
@@ -393,6 +400,16 @@ fn whatever_call_fails_once_the_books_are_sound_and_the_manager_goes_on() {
     let _turn = turn();
     for code in [cudaError::cudaErrorMemoryAllocation, cudaError(12_345)] {
         for mode in DeviceAllocatorMode::ALL {
+            let used = |mm: MemoryManager| {
+                drop(mm);
+                // What dropped managers left goes with any manager's trim.
+                manager().trim().unwrap();
+                let (free, total) = rig::mem_get_info();
+                total - free
+            };
+            let warm = manager_in(mode);
+            program(&warm).unwrap();
+            let mut before = used(warm);
             for call in CALLS {
                 for n in 0.. {
                     // Small segments: one whose `cudaFree` failed is given up for good.
@@ -427,6 +444,12 @@ fn whatever_call_fails_once_the_books_are_sound_and_the_manager_goes_on() {
                         (0, 0),
                         "after {what}: in use"
                     );
+                    let after = used(mm);
+                    assert!(
+                        after <= before || FREES.contains(call),
+                        "{what}: {after} bytes are used, {before} before"
+                    );
+                    before = after;
                 }
             }
         }
