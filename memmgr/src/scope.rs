@@ -227,6 +227,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         if bytes == 0 {
             return Ok(());
         }
+        let _steady = handle.core().steady()?;
         if handle.is_capturing()? {
             return Err(Error::Unsupported {
                 reason: "a copy of a borrowed slice in a stream that is being captured: the graph could run when the slice is gone".into(),

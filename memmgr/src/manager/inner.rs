@@ -370,6 +370,7 @@ impl Inner {
         if handle.core().is_per_thread()
             && let Some(home) = self.states().find_map(home)
         {
+            let _steady = handle.core().steady()?;
             handle.refuse_capture(
                 "a free on the thread's default stream of what a graph uses",
                 "free it after the capture has ended",
@@ -625,6 +626,7 @@ impl Inner {
         }
         // What is captured has not run when it is over, and runs again and again: the graph keeps its blocks.
         let homes: Vec<Home> = blocks.iter().map(|(home, ..)| *home).collect();
+        let _steady = handle.core().steady()?;
         if let Some(keeper) = capture::keeper(handle)? {
             for (home, block, writes) in blocks {
                 keeper.keep(self, home, block, writes);

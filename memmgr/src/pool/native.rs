@@ -202,6 +202,7 @@ impl Native {
     ) -> Result<usize> {
         best_fit::checked(size)?;
         context::check(self.device)?;
+        let _steady = on.map(|handle| handle.core().steady()).transpose()?;
         if let Some(handle) = on {
             handle.refuse_capture(
                 "an allocation of the driver's pool on a stream",
@@ -379,8 +380,9 @@ impl Native {
             .map(|used| used.fence.clone())
             .filter(|fence| !fence.is_done())
             .collect();
+        let steady = handle.map(|handle| handle.core().steady());
         // The stream itself, if nobody else has anything to do with the block, and a free in it would not be captured.
-        if let Some(handle) = handle
+        if let (Some(handle), Some(Ok(_))) = (handle, &steady)
             && !handle.is_out_of_bounds()
         {
             let mine = |core: &Arc<StreamCore>| Arc::ptr_eq(core, handle.core());
@@ -397,6 +399,7 @@ impl Native {
                 return self.finish_free(address, marks, result);
             }
         }
+        drop(steady);
         // Otherwise an internal stream waits for everybody and frees; no stream of the user's waits.
         let mut marks = uses;
         if let Some(handle) = handle {

@@ -260,6 +260,7 @@ impl Stream {
     /// What the runtime says, and [`Error::Unsupported`] while the stream is captured, since the function can run only once;
     /// it is not run then.
     pub fn launch_host(&self, function: impl FnOnce() + Send + 'static) -> Result<()> {
+        let _steady = self.handle.core().steady()?;
         self.handle.refuse_capture(
             "a host function that can run only once",
             "launch it beside the graph",
