@@ -91,6 +91,43 @@ fn a_deleter_that_throws_a_bomb_takes_no_other_adopted_memory_along() {
     mm.shutdown().unwrap();
 }
 
+/// What frees adopted memory is called "without any lock": growth, for which other threads wait, is one.
+#[test]
+fn a_deleter_may_wait_for_a_thread_that_allocates_from_the_pool_that_calls_it() {
+    let _turn = turn();
+    let (done, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mm = Arc::new(manager());
+        let s = Stream::new().unwrap();
+        let mut memory = std::ptr::null_mut();
+        // SAFETY: `memory` is a place for a pointer.
+        assert_eq!(unsafe { sys::cudaMalloc(&mut memory, KIB) }.0, 0);
+        let (other, at) = (mm.clone(), memory as usize);
+        let free = move || {
+            let grows =
+                std::thread::spawn(move || other.allocate_device(100 * MIB).unwrap() as usize);
+            let _ = grows.join().unwrap();
+            // SAFETY: the memory was just made, and nobody uses it any more.
+            assert_eq!(unsafe { sys::cudaFree(at as *mut c_void) }.0, 0);
+        };
+        let owner = manager();
+        // SAFETY: the memory has these bytes, and is freed by `free` alone.
+        let adopted = unsafe { owner.adopt_device::<u8>(memory, KIB, &s, free) }.unwrap();
+        drop(adopted);
+        drop(owner);
+        // The first allocation reserves the pool; these make it grow.
+        let held: Vec<_> = (0..3)
+            .map(|_| mm.device::<u8>(100 * MIB, &s).unwrap())
+            .collect();
+        drop(held);
+        // SAFETY: the raw block of the deleter is used by nobody.
+        unsafe { mm.shutdown_and_free_raw() }.unwrap();
+        done.send(()).unwrap();
+    });
+    wait.recv_timeout(Duration::from_secs(60))
+        .expect("stuck (or panicked)");
+}
+
 #[test]
 fn a_host_function_that_throws_a_bomb_stops_nobody() {
     let _turn = turn();

@@ -259,7 +259,7 @@ fn release(list: &Mutex<Vec<Leaving>>) {
         leaving: std::mem::take(&mut *lock(list)).into_iter(),
         list,
     };
-    while let Some(left) = rest.leaving.next() {
+    for left in rest.leaving.by_ref() {
         let settled = left.marks.iter().try_for_each(|mark| {
             context::check(mark.core().device())?;
             mark.wait_on_host()

@@ -205,6 +205,10 @@ impl Pool {
 
     /// Gets a segment for the request. One thread at a time: the others wait, and search again first.
     fn grow(&self, size: usize, rounded: usize, on: Option<&Handle>, raw: bool) -> Result<Growth> {
+        // Before anybody waits for this growth: what frees adopted memory is anybody's code.
+        if segment::has_orphans() && crate::stream::all_idle() {
+            segment::release_orphans();
+        }
         let (wanted, exact) = {
             let mut state = lock(&self.state);
             if let Some(by) = state.growing {
@@ -235,9 +239,6 @@ impl Pool {
         let _ticket = Ticket(self);
         if exact > self.source.capacity()?.total {
             return Ok(Growth::Refused);
-        }
-        if segment::has_orphans() && crate::stream::all_idle() {
-            segment::release_orphans();
         }
         let mut refused = Ok(Growth::Refused);
         let mut sizes = vec![
