@@ -84,6 +84,7 @@ mod device;
 mod error;
 mod event;
 mod event_cache;
+mod foreign;
 pub mod graph;
 mod manager;
 mod mode;

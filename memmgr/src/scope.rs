@@ -227,6 +227,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         if bytes == 0 {
             return Ok(());
         }
+        let _steady = handle.core().steady()?;
         // The graph could run when the slice is gone.
         handle.refuse_capture(
             "a copy of a borrowed slice",

@@ -212,12 +212,17 @@ fn start<S: Buffer, D: Buffer>(
 ) -> TransferResult<S, D> {
     // A copy of nothing, or of two lengths, ends before any CUDA call.
     let calls = source.bytes() != 0 && source.bytes() == target.bytes();
+    let core = handle_of(stream).core();
     let submitted = if calls {
-        refuse_capture(stream)
+        core.steady().and_then(|steady| {
+            refuse_capture(stream)?;
+            let submitted = copy(&source, &mut target);
+            drop(steady);
+            submitted
+        })
     } else {
-        Ok(())
-    }
-    .and_then(|()| copy(&source, &mut target));
+        copy(&source, &mut target)
+    };
     match submitted {
         Ok(submitted) => Ok(Transfer {
             source,

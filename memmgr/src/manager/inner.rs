@@ -9,6 +9,7 @@ use crate::{
     device::{keeping_current, memory_pools_supported, on_device},
     error::{Error, OutOfMemory, Place, Result},
     event::Fence,
+    foreign,
     mode::DeviceAllocatorMode,
     planted::{self, Mistake},
     pool::{
@@ -23,7 +24,6 @@ use crate::{
 };
 use std::{
     ffi::c_void,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
@@ -276,7 +276,7 @@ impl Inner {
         let hook = lock(&self.hook).clone().filter(|_| refusal.can_ever_fit());
         for _ in 0..HOOK_CALLS {
             let Some(hook) = &hook else { break };
-            let asked = keeping_current(|| catch_unwind(AssertUnwindSafe(|| hook(&refusal))));
+            let asked = foreign::report("the hook", || keeping_current(|| hook(&refusal)));
             if !asked.unwrap_or(false) {
                 break;
             }
@@ -371,6 +371,7 @@ impl Inner {
         if handle.core().is_per_thread()
             && let Some(home) = self.states().find_map(home)
         {
+            let _steady = handle.core().steady()?;
             handle.refuse_capture(
                 "a free on the thread's default stream of what a graph uses",
                 "free it after the capture has ended",
@@ -415,7 +416,9 @@ impl Inner {
             && !process::is_over()
         {
             self.drop_failures.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(%error, "a guard could not free its memory: the block stays out of use");
+            foreign::log(
+                || tracing::warn!(%error, "a guard could not free its memory: the block stays out of use"),
+            );
             *lock(&self.last_drop_failure) = Some(error);
         }
     }
@@ -457,7 +460,9 @@ impl Inner {
         };
         if let Err(error) = self.free(block.start, freed.on(), memory) {
             self.drop_failures.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(%error, "a block that a graph had kept could not be freed: it stays out of use");
+            foreign::log(
+                || tracing::warn!(%error, "a block that a graph had kept could not be freed: it stays out of use"),
+            );
             *lock(&self.last_drop_failure) = Some(error);
         }
     }
@@ -625,6 +630,7 @@ impl Inner {
         }
         // What is captured has not run when it is over, and runs again and again: the graph keeps its blocks.
         let homes: Vec<Home> = blocks.iter().map(|(home, ..)| *home).collect();
+        let _steady = handle.core().steady()?;
         if let Some(keeper) = capture::keeper(handle)? {
             for (home, block, writes) in blocks {
                 keeper.keep(self, home, block, writes);

@@ -471,6 +471,7 @@ impl MemoryManager {
             ));
         };
         let handle = handle_of(stream);
+        let _steady = handle.core().steady()?;
         if let Some(keeper) = capture::keeper(handle)? {
             keeper.keep(&self.inner, home, block.whole(), true);
             return Ok(());

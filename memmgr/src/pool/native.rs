@@ -203,6 +203,7 @@ impl Native {
     ) -> Result<usize> {
         best_fit::checked(size)?;
         context::check(self.device)?;
+        let _steady = on.map(|handle| handle.core().steady()).transpose()?;
         if let Some(handle) = on {
             handle.refuse_capture(
                 "an allocation of the driver's pool on a stream",
@@ -391,8 +392,9 @@ impl Native {
             .map(|used| used.fence.clone())
             .filter(|fence| !fence.is_done())
             .collect();
+        let steady = handle.map(|handle| handle.core().steady());
         // The stream itself, if nobody else has anything to do with the block, and a free in it would not be captured.
-        if let Some(handle) = handle
+        if let (Some(handle), Some(Ok(_))) = (handle, &steady)
             && !handle.is_out_of_bounds()
         {
             let mine = |core: &Arc<StreamCore>| {
@@ -412,6 +414,7 @@ impl Native {
                 return self.finish_free(address, marks, result);
             }
         }
+        drop(steady);
         // Otherwise an internal stream waits for everybody and frees; no stream of the user's waits.
         let mut marks = uses;
         if let Some(handle) = handle {
@@ -421,6 +424,10 @@ impl Native {
             } else {
                 Fence::open(handle.core().clone())
             });
+        }
+        if let (FreeOn::Core(core), None) = (on, handle) {
+            // Its last handle went while a graph kept the block: what was in it then comes first all the same.
+            marks.push(Fence::open(core.clone()));
         }
         let allocated_elsewhere = block
             .stream
@@ -438,7 +445,21 @@ impl Native {
             lock(&self.state).parked.push((address, marks));
             return Ok(());
         }
-        let result = self.free_behind(address, &marks);
+        let handle = match self.follow(&marks) {
+            Ok(stream) => handle_of(stream),
+            // Nothing was submitted: the block is what it was, and the next call tries again.
+            Err(error) => {
+                if !error.ends_context() {
+                    lock(&self.state).parked.push((address, marks));
+                }
+                return match error.cuda_code() {
+                    Some(cuda::NOT_PERMITTED) => Ok(()),
+                    _ => Err(error),
+                };
+            }
+        };
+        // SAFETY: the block is out of the books and the stream waits for everything that may touch it.
+        let result = unsafe { cuda::free_async(address, handle.raw()) };
         self.finish_free(address, marks, result)
     }
 
@@ -466,7 +487,8 @@ impl Native {
         state.freed_on.insert(core.uid, point);
     }
 
-    fn free_behind(&self, address: usize, marks: &[Arc<Fence>]) -> Result<()> {
+    /// The stream that frees, made to wait for these.
+    fn follow(&self, marks: &[Arc<Fence>]) -> Result<&Stream> {
         let stream = internal_stream(&self.freeing, self.device)?;
         let handle = handle_of(stream);
         if !planted::is_made(Mistake::AsyncFreesDoNotWait) {
@@ -474,8 +496,7 @@ impl Native {
                 .iter()
                 .try_for_each(|mark| mark.wait_on_stream(handle))?;
         }
-        // SAFETY: the block is out of the books and the stream waits for everything that may touch it.
-        unsafe { cuda::free_async(address, handle.raw()) }
+        Ok(stream)
     }
 
     /// A free that CUDA does not permit here (in a host function) is left to the next call. After any other failure the
@@ -509,7 +530,7 @@ impl Native {
         };
         for (address, marks) in parked {
             if let Err(error) = self.free_behind_or_park(address, marks) {
-                tracing::warn!(%error, "a parked block could not be freed");
+                tracing::debug!(%error, "a parked block could not be freed");
             }
         }
     }

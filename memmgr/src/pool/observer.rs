@@ -3,11 +3,11 @@
 use crate::{
     checker,
     error::{Error, Place, Result},
+    foreign,
 };
 use std::{
     fmt,
     ops::Range,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, OnceLock},
 };
 
@@ -74,10 +74,8 @@ impl Observed {
         if let Some(checker) = checker::listener() {
             report(checker);
         }
-        if let Some(observer) = self.0.get()
-            && catch_unwind(AssertUnwindSafe(|| report(observer.as_ref()))).is_err()
-        {
-            tracing::error!("an observer panicked");
+        if let Some(observer) = self.0.get() {
+            foreign::report("an observer", || report(observer.as_ref()));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Streams: owning and borrowed handles, one shared state a stream, known by its id and never by its handle.
 
 mod core;
+mod host_function;
 
 pub use self::core::StreamKind;
 pub(crate) use self::core::{Handle, StreamCore, all_idle, finish_retirements};
@@ -260,30 +261,12 @@ impl Stream {
     /// What the runtime says, and [`Error::Unsupported`] while the stream is captured, since the function can run only once;
     /// it is not run then.
     pub fn launch_host(&self, function: impl FnOnce() + Send + 'static) -> Result<()> {
+        let _steady = self.handle.core().steady()?;
         self.handle.refuse_capture(
             "a host function that can run only once",
             "launch it beside the graph",
         )?;
-        type Job = Box<dyn FnOnce() + Send>;
-        unsafe extern "C" fn run(data: *mut c_void) {
-            // SAFETY: `data` came from `Box::into_raw` below and the runtime calls this once.
-            let job = unsafe { Box::from_raw(data.cast::<Job>()) };
-            let job = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
-            if cuda::as_host_function(job).is_err() {
-                tracing::error!("a host function panicked");
-            }
-        }
-        let job: *mut Job = Box::into_raw(Box::new(Box::new(function)));
-        let raw = self.handle.raw();
-        // SAFETY: the handle is alive; `run` takes the box back once, on whatever thread, which `Send` allows.
-        let launched = self
-            .handle
-            .with_device(|| unsafe { cuda::launch_host_func(raw, run, job.cast()) });
-        if launched.is_err() {
-            // SAFETY: the runtime refused the function, so nobody else takes the box.
-            drop(unsafe { Box::from_raw(job) });
-        }
-        launched
+        host_function::launch(&self.handle, Box::new(function))
     }
 }
 
