@@ -6,6 +6,7 @@
 use crate::{
     context,
     cuda::{self, NOT_PERMITTED},
+    device::keeping_current,
     error::{Error, Result},
     event::Fence,
     planted::{self, Mistake},
@@ -172,6 +173,7 @@ impl Adopted {
             && let Some(core) = &block.stream
             && !Arc::ptr_eq(core, handle.core())
             && !block.followers.contains(&handle.core().uid)
+            && !planted::is_made(Mistake::AllocationsAreNotFollowed)
         {
             fences.push(Fence::open(core.clone()));
         }
@@ -244,7 +246,14 @@ fn release(list: &Mutex<Vec<Leaving>>) {
         }
         match left.owner {
             Owner::Device(free) => {
-                if catch_unwind(AssertUnwindSafe(free)).is_err() {
+                // Whoever wrote it could not know that somebody captures now, nor which device is current.
+                let mut free = Some(free);
+                let mut call = || {
+                    free.take().is_none_or(|free| {
+                        keeping_current(|| catch_unwind(AssertUnwindSafe(free)).is_ok())
+                    })
+                };
+                if !cuda::relaxed(|| Ok(call())).unwrap_or_else(|_| call()) {
                     tracing::error!("what frees adopted memory panicked");
                 }
             }

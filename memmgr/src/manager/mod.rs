@@ -664,7 +664,9 @@ impl MemoryManager {
     ///
     /// # Errors
     /// What the runtime says; the rest has been given back all the same.
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn trim(&self) -> Result<usize> {
+        let _called = checker::called_here();
         context::check_all()?;
         self.inner.adopted.release();
         let mut total = self.inner.pinned.trim();

@@ -8,6 +8,7 @@ use crate::{
     context, cuda,
     error::{Error, Place, Result},
     event::Fence,
+    planted::{self, Mistake},
     stream::Handle,
     sync::lock,
 };
@@ -167,7 +168,7 @@ impl Pool {
                     is_idle
                 }
             };
-            if is_idle {
+            if is_idle || planted::is_made(Mistake::EpochsEndUnproven) {
                 fence.mark_done();
                 done.push(fence);
             }
@@ -313,6 +314,7 @@ impl Pool {
                 (address, marks)
             };
             let waited = marks.iter().try_for_each(|mark| match waits {
+                _ if planted::is_made(Mistake::RequestsDoNotWait) => Ok(()),
                 Some(handle) => mark.wait_on_stream(handle),
                 None => mark.wait_on_host(),
             });

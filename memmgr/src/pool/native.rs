@@ -19,6 +19,7 @@ use crate::{
     error::{Error, OutOfMemory, Place, Result},
     event::Fence,
     mode::DeviceAllocatorMode,
+    planted::{self, Mistake},
     process,
     stats::{NativePoolUsage, PoolStats},
     stream::{Handle, Stream, StreamCore, handle_of},
@@ -226,11 +227,13 @@ impl Native {
         let mut uses = Vec::new();
         let stream = match on.filter(|_| result.is_ok()) {
             Some(handle) if handle.core().is_per_thread() => {
-                uses.push(Use {
-                    fence: Fence::after_work(handle).0,
-                    span: Span::ALL,
-                    writes: true,
-                });
+                if !planted::is_made(Mistake::ThreadsLeaveNoEvents) {
+                    uses.push(Use {
+                        fence: Fence::after_work(handle).0,
+                        span: Span::ALL,
+                        writes: true,
+                    });
+                }
                 None
             }
             other => other.map(|handle| handle.core().clone()),
@@ -323,6 +326,15 @@ impl Native {
     pub fn free(&self, address: usize, on: FreeOn<'_>) -> Result<Option<()>> {
         if lock(&self.state).blocks.contains_key(&address) {
             context::check(self.device)?;
+            // Only its own thread can record the point of the free, and only now: what is refused stays live.
+            if let FreeOn::Stream(handle) = on
+                && handle.core().is_per_thread()
+            {
+                handle.refuse_capture(
+                    "a free on the thread's default stream",
+                    "free it after the capture has ended, or on another stream",
+                )?;
+            }
         }
         let block = {
             let mut state = lock(&self.state);
@@ -383,7 +395,10 @@ impl Native {
         if let Some(handle) = handle
             && !handle.is_out_of_bounds()
         {
-            let mine = |core: &Arc<StreamCore>| Arc::ptr_eq(core, handle.core());
+            let mine = |core: &Arc<StreamCore>| {
+                Arc::ptr_eq(core, handle.core())
+                    || planted::is_made(Mistake::AsyncFreesIgnoreOthers)
+            };
             if block.stream.as_ref().is_none_or(mine) && uses.iter().all(|fence| mine(fence.core()))
             {
                 let result = handle.with_device(|| {
@@ -402,7 +417,7 @@ impl Native {
         if let Some(handle) = handle {
             // Recorded when the free waits for it, which is later where CUDA permits no call now.
             marks.push(if handle.core().is_per_thread() {
-                Fence::record(handle)?
+                Fence::after_work(handle).0
             } else {
                 Fence::open(handle.core().clone())
             });
@@ -454,9 +469,11 @@ impl Native {
     fn free_behind(&self, address: usize, marks: &[Arc<Fence>]) -> Result<()> {
         let stream = internal_stream(&self.freeing, self.device)?;
         let handle = handle_of(stream);
-        marks
-            .iter()
-            .try_for_each(|mark| mark.wait_on_stream(handle))?;
+        if !planted::is_made(Mistake::AsyncFreesDoNotWait) {
+            marks
+                .iter()
+                .try_for_each(|mark| mark.wait_on_stream(handle))?;
+        }
         // SAFETY: the block is out of the books and the stream waits for everything that may touch it.
         unsafe { cuda::free_async(address, handle.raw()) }
     }
@@ -586,6 +603,7 @@ impl Native {
             && let Some(core) = &block.stream
             && !Arc::ptr_eq(core, handle.core())
             && !block.followers.contains(&handle.core().uid)
+            && !planted::is_made(Mistake::AllocationsAreNotFollowed)
         {
             fences.push(Fence::open(core.clone()));
         }

@@ -564,3 +564,32 @@ impl Drop for Handle {
         }
     }
 }
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use crate::{cuda, stream::Stream, stream::handle_of};
+    use std::{sync::mpsc, thread, time::Duration};
+
+    /// The owner of a borrowed stream may destroy it once the last `Stream` is gone: no call of another thread uses it then.
+    #[test]
+    fn the_last_drop_of_a_borrowed_stream_waits_for_the_calls_that_use_it() {
+        let raw = cuda::stream_create(cuda_sys::cudaStreamNonBlocking, 0).unwrap();
+        // SAFETY: the stream is destroyed below, when the last handle is gone.
+        let borrowed = unsafe { Stream::borrow_raw(cuda::pointer(raw.0)) }.unwrap();
+        let visitor = handle_of(&borrowed).core().upgrade().unwrap();
+        let (sender, receiver) = mpsc::channel();
+        let dropper = thread::spawn(move || {
+            drop(borrowed);
+            sender.send(()).unwrap();
+        });
+        let early = receiver.recv_timeout(Duration::from_millis(200));
+        assert!(early.is_err(), "the drop left a visitor behind");
+        // Nobody comes after the last user, but for those who are there.
+        drop(visitor.clone());
+        drop(visitor);
+        receiver.recv_timeout(Duration::from_secs(60)).unwrap();
+        dropper.join().unwrap();
+        // SAFETY: no handle is left.
+        unsafe { cuda::stream_destroy(raw) }.unwrap();
+    }
+}
