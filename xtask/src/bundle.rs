@@ -89,6 +89,10 @@ pub fn run(arguments: &Arguments) -> Result {
             if has("strip") {
                 run_quietly(Command::new("strip").arg(&to))?;
             }
+            // Most of each is the same runtime.
+            if folder.ends_with("tests") && has("gzip") {
+                run_quietly(Command::new("gzip").arg("-9").arg(&to))?;
+            }
         }
     }
     // Their output is compared later, by `cargo xtask facts --output-of`.

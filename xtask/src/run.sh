@@ -45,8 +45,20 @@ step() {
     fi
 }
 
+# The test programs may travel packed.
+tests=$here/tests
+packed=("$tests"/*.gz)
+if [ ${#packed[@]} -gt 0 ]; then
+    tests=$(mktemp -d)
+    trap 'rm -rf "$tests"' EXIT
+    for file in "${packed[@]}"; do
+        name=$(basename "$file" .gz)
+        gzip -dc "$file" >"$tests/$name" && chmod +x "$tests/$name" || exit 1
+    done
+fi
+
 step info "$here/bin/memmgr" info
-for test in "$here"/tests/*; do
+for test in "$tests"/*; do
     name=$(basename "$test")
     # This one shows what happens on a machine without a driver.
     [ "$name" = no_driver ] && continue
@@ -58,8 +70,8 @@ for program in "$here"/facts/*; do
     step "fact-$(basename "$program")" "$program"
 done
 # For the table in docs/conformance.md: cargo xtask conformance --gpu $OUT/table.txt
-if [ -e "$here/tests/conformance" ]; then
-    step table env MEMMGR_TABLE=1 "$here/tests/conformance" table --exact --nocapture
+if [ -e "$tests/conformance" ]; then
+    step table env MEMMGR_TABLE=1 "$tests/conformance" table --exact --nocapture
 fi
 step demo "$here/bin/memmgr" demo
 for trace in "$here"/traces/*.csv.gz; do
