@@ -113,7 +113,7 @@ calls! {
     MemsetAsync => "cudaMemsetAsync", Memset2DAsync => "cudaMemset2DAsync",
 }
 
-thread_local! {
+crate::sync::thread_local! {
     static MINE: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -233,7 +233,7 @@ fn failure(call: Call, code: i32, pending: i32) -> Error {
     }
 }
 
-thread_local! {
+crate::sync::thread_local! {
     static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -281,7 +281,7 @@ fn call_relaxed(which: Call, f: impl FnOnce() -> sys::cudaError_t) -> Result<()>
     relaxed(|| call(which, f))
 }
 
-thread_local! {
+crate::sync::thread_local! {
     /// How many [`relaxed`] are running on this thread.
     static RELAXED: Cell<u32> = const { Cell::new(0) };
 }

@@ -6,15 +6,17 @@ use crate::{
     capture,
     error::{Error, Result},
     event_cache::PooledEvent,
+    planted::{self, Mistake},
     stream::{Handle, StreamCore},
-    sync::lock,
+    sync::{
+        Condvar, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        lock,
+    },
 };
 use std::{
     fmt,
-    sync::{
-        Arc, Condvar, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, PoisonError},
 };
 
 /// What is known of a fence.
@@ -245,7 +247,9 @@ impl Fence {
             // A later record covers more than this one would have: it may be tried again.
             Err(_) => State::Open,
         };
-        self.closed.notify_all();
+        if !planted::is_made(Mistake::FencesWakeNobody) {
+            self.closed.notify_all();
+        }
     }
 
     /// Asks the runtime whether the fence has been passed. An open fence has not.

@@ -86,6 +86,9 @@ mod event_cache;
 pub mod graph;
 mod manager;
 mod mode;
+#[cfg(all(shuttle, feature = "sim"))]
+#[doc(hidden)]
+pub mod model;
 #[cfg(feature = "sim")]
 #[doc(hidden)]
 pub mod planted;

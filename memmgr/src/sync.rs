@@ -1,6 +1,23 @@
-//! Locks that outlive a panic of their holder.
+//! Locks that outlive a panic of their holder, and where locks, conditions, atomics and thread locals come from.
+//!
+//! What threads share is made of these alone. A plain build has the standard library's; built with `--cfg shuttle` on the
+//! simulated runtime, they are those of its model checker (`model.rs`).
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+#[cfg(not(all(shuttle, feature = "sim")))]
+pub(crate) use plain::*;
+
+#[cfg(all(shuttle, feature = "sim"))]
+pub(crate) use cudart_sim::model::sync::{
+    Condition as Condvar, Mutex, MutexGuard, OnceLock, atomic, thread, thread_local,
+};
+
+#[cfg(not(all(shuttle, feature = "sim")))]
+mod plain {
+    pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, atomic};
+    pub(crate) use std::{thread, thread_local};
+}
+
+use std::sync::PoisonError;
 
 /// Locks; a holder that panicked leaves consistent data behind here, since nothing under these locks calls foreign code.
 #[inline]

@@ -14,7 +14,7 @@ use crate::{
     error::{Error, Result},
     event::Fence,
     process,
-    sync::lock,
+    sync::{Condvar, Mutex, lock, thread},
 };
 use cuda_sys as sys;
 use std::{
@@ -22,9 +22,8 @@ use std::{
     ffi::c_void,
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::{Arc, PoisonError},
     task::{Poll, Waker},
-    thread,
     time::{Duration, Instant},
 };
 

@@ -14,16 +14,17 @@ use crate::{
     },
     process,
     stream::{Handle, StreamCore},
-    sync::lock,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+        lock,
+    },
 };
 use std::{
     any::Any,
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
 };
 
 /// Whose memory it is.

@@ -19,15 +19,16 @@ use crate::{
     },
     process,
     stream::{Handle, StreamKind},
-    sync::lock,
+    sync::{
+        Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+        lock,
+    },
 };
 use std::{
     ffi::c_void,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
-    },
+    sync::Arc,
 };
 
 /// How often the hook of [`MemoryManager::on_out_of_memory`] is asked for one request.

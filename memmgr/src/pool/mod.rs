@@ -23,7 +23,7 @@ use crate::{
     event::Fence,
     stats::PoolStats,
     stream::{Handle, StreamCore},
-    sync::lock,
+    sync::{Condvar, Mutex, lock, thread::ThreadId},
 };
 use best_fit::{ClassId, FreeError, Space, Taken};
 use observer::{By, Observed, SegmentChange};
@@ -31,8 +31,7 @@ use order::{Live, Order, SETTLE_BUDGET};
 use segment::{Capacity, Source};
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Condvar, Mutex},
-    thread::ThreadId,
+    sync::Arc,
 };
 
 pub(crate) use best_fit::GRANULE;

@@ -22,14 +22,15 @@ use crate::{
     process,
     stats::{NativePoolUsage, PoolStats},
     stream::{Handle, Stream, StreamCore, handle_of},
-    sync::lock,
+    sync::{
+        Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering},
+        lock,
+    },
 };
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, PoisonError},
 };
 
 /// Which of the two families made a block.

@@ -3,12 +3,13 @@
 use crate::{
     checker,
     error::{Error, Place, Result},
+    sync::OnceLock,
 };
 use std::{
     fmt,
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, OnceLock},
+    sync::Arc,
 };
 
 /// In whose order a block changes hands.

@@ -9,9 +9,9 @@ use crate::{
     event::Fence,
     manager::adopted,
     stream::{Stream, handle_of},
-    sync::lock,
+    sync::{Mutex, OnceLock, lock},
 };
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
 
 /// A source of segments. Its functions make CUDA calls: no lock may be held.
 #[derive(Debug)]
