@@ -6,7 +6,8 @@
 //! on purpose, so that a test can show that it would notice.
 
 use crate::runtime;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 /// What [`plant`] can break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,25 @@ pub fn grant_threads(count: usize) {
 /// Whether the scheduler may change threads at atomic operations too, or only at locks, waits and starts of threads.
 pub fn fine(fine: bool) {
     FINE.store(fine.into(), Relaxed);
+}
+
+static MARKED: AtomicBool = AtomicBool::new(false);
+
+/// The scheduler's next point is one of the code above the simulator. A search that takes the simulator's own steps for one
+/// changes threads at these alone.
+pub fn mark() {
+    MARKED.store(true, Relaxed);
+}
+
+/// Whether this point is such a one.
+pub fn take_mark() -> bool {
+    MARKED.swap(false, Relaxed)
+}
+
+/// A marked point, for host functions.
+pub fn point() {
+    mark();
+    sync::sleep(Duration::ZERO);
 }
 
 /// Time passes for one of those who wait for it. Whether there was one.

@@ -7,6 +7,7 @@
 use crate::{
     error::{Error, Result},
     process,
+    sync::mark,
 };
 use cuda_sys as sys;
 use std::{
@@ -247,6 +248,7 @@ pub(crate) fn as_host_function<T>(f: impl FnOnce() -> T) -> T {
 
 /// Refuses where no call may be made; in a host function with what CUDA would answer.
 fn gate(which: Call) -> Result<()> {
+    mark();
     process::gate()?;
     if IN_HOST_FUNCTION.try_with(Cell::get).unwrap_or(false) {
         return Err(Error::Cuda {

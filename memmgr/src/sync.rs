@@ -7,14 +7,19 @@
 pub(crate) use plain::*;
 
 #[cfg(all(shuttle, feature = "sim"))]
-pub(crate) use cudart_sim::model::sync::{
-    Condition as Condvar, Mutex, MutexGuard, OnceLock, atomic, thread, thread_local,
+pub(crate) use cudart_sim::model::{
+    mark,
+    sync::{Condition as Condvar, Mutex, MutexGuard, OnceLock, atomic, thread, thread_local},
 };
 
 #[cfg(not(all(shuttle, feature = "sim")))]
 mod plain {
     pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, atomic};
     pub(crate) use std::{thread, thread_local};
+
+    /// Tells a model checker that what comes next is worth a change of threads.
+    #[inline]
+    pub(crate) fn mark() {}
 }
 
 use std::sync::PoisonError;
@@ -22,5 +27,6 @@ use std::sync::PoisonError;
 /// Locks; a holder that panicked leaves consistent data behind here, since nothing under these locks calls foreign code.
 #[inline]
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mark();
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -12,7 +12,7 @@ use crate::{
     mode::DeviceAllocatorMode,
     planted::{self, Mistake},
     pool::{
-        BlockRange, FreeOn, LiveRange, Pool, PoolConfig,
+        Announced, BlockRange, FreeOn, LiveRange, Pool, PoolConfig,
         native::{Family, Native},
         observer::{By, Observed},
         segment::Source,
@@ -301,8 +301,8 @@ impl Inner {
         }
         process::gate()?;
         let on = self.order_of_free(address, on)?;
-        if self.observed.is_set() {
-            self.report_free(address, on, memory);
+        if self.observed.is_set() && self.report_free(address, on, memory) {
+            return Ok(());
         }
         match memory {
             Memory::Pinned => {
@@ -398,7 +398,9 @@ impl Inner {
             } else {
                 Memory::Device(None)
             };
-            self.report_free(address, FreeOn::Allocating, memory);
+            if self.report_free(address, FreeOn::Allocating, memory) {
+                return;
+            }
         }
         let result = match home {
             Home::Pinned => self.pinned.free(address, FreeOn::Recorded),
@@ -462,29 +464,34 @@ impl Inner {
         }
     }
 
-    /// Tells the observer, before anybody else can get the memory.
-    pub(super) fn report_free(&self, address: usize, on: FreeOn<'_>, memory: Memory) {
-        let freed = match memory {
+    /// Tells the observer, before anybody else can get the memory. Whether nothing is left to do, since a captured graph
+    /// keeps the block.
+    pub(super) fn report_free(&self, address: usize, on: FreeOn<'_>, memory: Memory) -> bool {
+        let announced = match memory {
             Memory::Pinned => self
                 .pinned
-                .freed(address, on)
-                .map(|freed| (Place::Pinned, freed)),
+                .announce_free(address, on)
+                .map(|announced| (Place::Pinned, announced)),
             Memory::Device(of) => self
                 .states()
                 .filter(|state| of.is_none_or(|device| state.ordinal == device))
                 .find_map(|state| {
-                    let freed = state
+                    let announced = state
                         .pool
-                        .freed(address, on)
-                        .or_else(|| state.native.freed(address, on))?;
-                    Some((Place::Device(state.ordinal), freed))
+                        .announce_free(address, on)
+                        .or_else(|| state.native.announce_free(address, on))?;
+                    Some((Place::Device(state.ordinal), announced))
                 }),
         };
-        let Some((place, (size, by))) = freed else {
-            return;
-        };
-        self.observed
-            .tell(|observer| observer.on_free(place, address..address + size, by));
+        match announced {
+            Some((place, Announced::Now(size, by))) => {
+                self.observed
+                    .tell(|observer| observer.on_free(place, address..address + size, by));
+                false
+            }
+            Some((_, Announced::Left)) => true,
+            None => false,
+        }
     }
 
     /// The live device block that contains the range.
