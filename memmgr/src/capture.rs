@@ -21,11 +21,7 @@ use crate::{
         lock,
     },
 };
-use std::{
-    collections::BTreeMap,
-    ffi::c_void,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, ffi::c_void, sync::Arc};
 
 /// The error for what a capture does not allow.
 pub(crate) fn refusal(what: &str, instead: &str) -> Error {

@@ -2,9 +2,9 @@
 //! what outlives a run, and mistakes that are made on all threads.
 
 use crate::{
-    capture, context,
+    capture, context, cuda,
     error::Result,
-    event::Fence,
+    event::{self, Fence},
     event_cache,
     planted::Mistake,
     pool::segment,
@@ -15,8 +15,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 static MADE: Mutex<Option<Mistake>> = Mutex::new(None);
 
-/// Makes a mistake on all threads from now on.
-pub fn plant(mistake: Option<Mistake>) {
+/// The beginning of a run: makes a mistake on all threads from now on, or none.
+pub fn begin(mistake: Option<Mistake>) {
+    // What is looked up once in a process is looked up now, since the lock of that is none of the checker's.
+    let _ = cuda::context_id(0);
     *MADE.lock().unwrap_or_else(PoisonError::into_inner) = mistake;
 }
 
@@ -76,11 +78,16 @@ pub fn end() -> Vec<String> {
             left.push(format!("{count} {what}"));
         }
     };
-    let (known, deferred) = stream::leftovers();
+    // So that runs are alike, numbers included: they decide the order in some tables.
+    event::forget();
+    let (known, deferred) = stream::forget();
     note("streams without a handle are known", known);
     note("streams have not been ended", deferred);
     note("captures and graphs are left", capture::leftovers());
-    note("lists of segments are left", usize::from(segment::has_orphans()));
+    note(
+        "lists of segments are left",
+        usize::from(segment::has_orphans()),
+    );
     note("CUDA events were cached twice", event_cache::forget());
     note("devices were reset", usize::from(process::gate().is_err()));
     context::forget();

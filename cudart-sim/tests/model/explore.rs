@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// without end, so from then on all but the fair choice count. Most mistakes need two preemptions at most.
 ///
 /// A coarse search takes calls into the simulator for one step, up to where they wait: it stops threads only at points that
-/// the code above has marked.
+/// the code above has marked; and every choice but the fair one counts.
 pub struct Bounded {
     bound: usize,
     coarse: bool,
@@ -95,7 +95,7 @@ impl Scheduler for Bounded {
         if here.is_some() && !yields && inside {
             order.truncate(1);
         }
-        let free = here.is_none() && !self.yielded;
+        let free = here.is_none() && !self.yielded && !self.coarse;
         if !free && self.preemptions == self.bound {
             order.truncate(1);
         }
@@ -245,5 +245,11 @@ pub fn all(name: &str, bound: usize, machine: Machine, program: fn()) {
     model::fine(false);
     let bound = bound + number("MODEL_PREEMPTIONS", 0) as usize;
     let how = format!("all with {bound} preemptions");
-    check(name, &how, Bounded::new(bound, machine.coarse), &machine, program);
+    check(
+        name,
+        &how,
+        Bounded::new(bound, machine.coarse),
+        &machine,
+        program,
+    );
 }

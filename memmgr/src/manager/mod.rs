@@ -31,11 +31,7 @@ use crate::{
 };
 use inner::{Hook, Memory, sum};
 use lazy_static::lazy_static;
-use std::{
-    ffi::c_void,
-    fmt,
-    sync::Arc,
-};
+use std::{ffi::c_void, fmt, sync::Arc};
 
 lazy_static! {
     static ref INSTANCE: MemoryManager = match Config::from_env() {

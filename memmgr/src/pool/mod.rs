@@ -29,10 +29,7 @@ use best_fit::{ClassId, FreeError, Space, Taken};
 use observer::{By, Observed, SegmentChange};
 use order::{Live, Order, SETTLE_BUDGET};
 use segment::{Capacity, Source};
-use std::{
-    collections::BTreeSet,
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 pub(crate) use best_fit::GRANULE;
 

@@ -410,9 +410,10 @@ pub(crate) fn finish_retirements() {
     }
 }
 
-/// How many streams are known, and how many wait for their end.
+/// How many streams are known, and how many wait for their end; numbers begin anew.
 #[cfg(all(shuttle, feature = "sim"))]
-pub(crate) fn leftovers() -> (usize, usize) {
+pub(crate) fn forget() -> (usize, usize) {
+    NEXT_UID.store(1, Ordering::Relaxed);
     (lock(&REGISTRY).len(), lock(&DEFERRED).len())
 }
 

@@ -4,7 +4,7 @@ mod core;
 
 pub use self::core::StreamKind;
 #[cfg(all(shuttle, feature = "sim"))]
-pub(crate) use self::core::leftovers;
+pub(crate) use self::core::forget;
 pub(crate) use self::core::{Handle, StreamCore, all_idle, finish_retirements};
 
 use self::core::{LEGACY, PER_THREAD};

@@ -8,7 +8,11 @@ use std::ptr::null_mut;
 
 /// Two streams, and a fence behind work of the first.
 fn begun() -> (Stream, Stream, OpenFence, Flag) {
-    let (a, b, work) = (Stream::new().unwrap(), Stream::new().unwrap(), Flag::default());
+    let (a, b, work) = (
+        Stream::new().unwrap(),
+        Stream::new().unwrap(),
+        Flag::default(),
+    );
     work.set_by(&a);
     let fence = OpenFence::new(&a);
     (a, b, fence, work)
@@ -61,7 +65,10 @@ fn two_wait() {
 
 fn found_idle_while_one_waits() {
     let (_a, _b, fence, work) = begun();
-    join([start(finds_idle(&fence, &work)), start(waits_on_host(&fence, &work))]);
+    join([
+        start(finds_idle(&fence, &work)),
+        start(waits_on_host(&fence, &work)),
+    ]);
 }
 
 fn all_at_once() {
@@ -76,10 +83,15 @@ fn all_at_once() {
 
 #[test]
 fn whoever_waits_for_a_fence_goes_on_after_the_work_and_is_not_left_behind() {
-    all("close and wait", 2, EAGER, close_and_wait);
-    all("two wait", 2, EAGER, two_wait);
-    all("found idle while one waits", 2, EAGER, found_idle_while_one_waits);
-    everywhere("all at once", 1, all_at_once);
+    all("close and wait", 3, EAGER, close_and_wait);
+    all("two wait", 3, EAGER, two_wait);
+    all(
+        "found idle while one waits",
+        3,
+        EAGER,
+        found_idle_while_one_waits,
+    );
+    everywhere("all at once", 2, all_at_once);
 }
 
 /// The last user of the first stream goes while its fence is waited for.
@@ -94,14 +106,15 @@ fn last_user_goes() {
 
 #[test]
 fn the_last_user_of_a_stream_may_go_while_its_fence_is_waited_for() {
-    everywhere("last user goes", 1, last_user_goes);
+    everywhere("last user goes", 2, last_user_goes);
 }
 
 /// A stream of other code, which destroys it as soon as the last handle made from it is gone.
 fn borrowed() {
     let mut raw = null_mut();
     // SAFETY: a place for a handle.
-    let made = unsafe { cuda_sys::cudaStreamCreateWithFlags(&mut raw, cuda_sys::cudaStreamNonBlocking) };
+    let made =
+        unsafe { cuda_sys::cudaStreamCreateWithFlags(&mut raw, cuda_sys::cudaStreamNonBlocking) };
     assert_eq!(made.0, 0);
     let raw: *mut c_void = raw.cast();
     // SAFETY: alive until the handle below is gone.
@@ -124,7 +137,7 @@ fn borrowed() {
 
 #[test]
 fn a_borrowed_stream_may_be_destroyed_as_soon_as_its_last_handle_is_gone() {
-    everywhere("borrowed", 1, borrowed);
+    everywhere("borrowed", 2, borrowed);
 }
 
 /// The last user goes in a host function, where no call may be made.
@@ -143,14 +156,15 @@ fn deferred() {
 
 #[test]
 fn the_end_of_a_stream_that_is_left_to_a_later_call_is_recorded_once_and_found_by_all() {
-    everywhere("deferred", 1, deferred);
+    everywhere("deferred", 2, deferred);
 }
 
 /// The same stream is made known by two threads, one of which forgets it meanwhile.
 fn registered_twice() {
     let mut raw = null_mut();
     // SAFETY: a place for a handle.
-    let made = unsafe { cuda_sys::cudaStreamCreateWithFlags(&mut raw, cuda_sys::cudaStreamNonBlocking) };
+    let made =
+        unsafe { cuda_sys::cudaStreamCreateWithFlags(&mut raw, cuda_sys::cudaStreamNonBlocking) };
     assert_eq!(made.0, 0);
     let at = raw as usize;
     let uses = move || {

@@ -11,5 +11,5 @@ mod explore;
 mod fences;
 mod mistakes;
 mod pools;
-mod show;
 mod shared;
+mod show;

@@ -31,7 +31,7 @@ fn halves() {
 
 #[test]
 fn the_parts_of_a_block_may_go_on_different_threads_while_copies_use_them() {
-    everywhere("halves", 1, halves);
+    everywhere("halves", 2, halves);
 }
 
 /// A guard is dropped on one thread, while another records a copy from it: it has the last share.
@@ -59,7 +59,7 @@ fn shared_guard() {
 
 #[test]
 fn a_guard_may_go_on_one_thread_while_another_records_a_copy() {
-    everywhere("shared guard", 1, shared_guard);
+    everywhere("shared guard", 2, shared_guard);
 }
 
 /// Pinned memory: its copy is recorded and both go while another thread takes pinned memory and writes it.
@@ -87,7 +87,7 @@ fn pinned() {
 
 #[test]
 fn pinned_memory_is_written_again_after_its_copies_only() {
-    everywhere("pinned", 1, pinned);
+    everywhere("pinned", 2, pinned);
 }
 
 /// A graph goes, and the guard whose block it keeps, and the stream that ran it; the memory is wanted.
@@ -121,7 +121,7 @@ fn kept() {
 
 #[test]
 fn blocks_that_a_graph_keeps_may_be_freed_while_the_graph_goes() {
-    everywhere("kept", 1, kept);
+    everywhere("kept", 2, kept);
 }
 
 /// Events are recorded, asked and dropped by two threads.
@@ -140,5 +140,5 @@ fn events() {
 
 #[test]
 fn events_of_the_cache_belong_to_one_at_a_time() {
-    everywhere("events", 1, events);
+    everywhere("events", 2, events);
 }

@@ -2,10 +2,7 @@
 
 use crate::explore::{self, MACHINE, Machine};
 use cudart_sim::Schedule;
-use memmgr::{
-    Config, MemoryManager, Stream, model,
-    planted::Mistake,
-};
+use memmgr::{Config, MemoryManager, Stream, model, planted::Mistake};
 use shuttle::thread::{self, JoinHandle};
 use std::ffi::c_void;
 use std::sync::{
@@ -40,7 +37,7 @@ fn begin() {
         Ok("EndsAreForgotten") => Some(Mistake::EndsAreForgotten),
         _ => None,
     };
-    model::plant(mistake);
+    model::begin(mistake);
 }
 
 fn end() {
@@ -148,5 +145,7 @@ pub fn start(body: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
 
 /// Waits for them.
 pub fn join<const N: usize>(threads: [JoinHandle<()>; N]) {
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
 }
