@@ -244,7 +244,12 @@ pub fn all(name: &str, bound: usize, machine: Machine, program: fn()) {
     model::plant(mistake());
     model::fine(false);
     let bound = bound + number("MODEL_PREEMPTIONS", 0) as usize;
-    let how = format!("all with {bound} preemptions");
+    let what = if machine.coarse {
+        "departures"
+    } else {
+        "preemptions"
+    };
+    let how = format!("all with {bound} {what}");
     check(
         name,
         &how,
