@@ -118,7 +118,15 @@ pub(crate) fn gate(call: Call) -> Answer {
         | Call::cudaMallocHost
         | Call::cudaFreeHost
         | Call::cudaHostRegister
-        | Call::cudaHostUnregister => lock().forbid_unsafe(),
+        | Call::cudaHostUnregister
+        | Call::cudaMemPoolCreate
+        | Call::cudaMemPoolDestroy
+        | Call::cudaMemPoolTrimTo
+        | Call::cudaMemPoolGetAttribute
+        | Call::cudaMemPoolSetAttribute
+        | Call::cudaMemPoolGetAccess
+        | Call::cudaMemPoolSetAccess
+        | Call::cudaDeviceSetMemPool => lock().forbid_unsafe(),
         Call::cudaDeviceSynchronize | Call::cudaDeviceReset => lock().forbid_device(),
         _ => Ok(()),
     }

@@ -1,7 +1,7 @@
 //! What every C function does first and last: counting, the states in which nothing works, faults, the last error.
 
 use crate::calls::Call;
-use crate::error::{Answer, NOT_READY};
+use crate::error::{Answer, NOT_PERMITTED, NOT_READY};
 use crate::sys::{CUresult, cudaError, cudaStream_t};
 use crate::{capture, counters, fault, runtime, thread};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,6 +35,9 @@ pub(crate) trait NoStream {
 
 impl<T> NoStream for Argument<T> {}
 
+/// What a host function may ask, besides the questions about errors and versions (measured, all of them).
+const IN_HOST_FUNCTIONS: [Call; 2] = [Call::cudaGetDeviceCount, Call::cudaEventQuery];
+
 /// Runs the body of a C function. A failure becomes this thread's last error, except "not ready", which is none.
 /// `stream`: the first one among its arguments. A panic inside (a defect of the simulator) is caught and answered with `cudaErrorUnknown`.
 pub(crate) fn enter(
@@ -55,7 +58,7 @@ pub(crate) fn enter_named(needs: Needs, body: impl FnOnce() -> Answer) -> cudaEr
 /// As [`enter`], for a function of the driver: its failures leave no last error.
 pub(crate) fn enter_driver(call: Call, needs: Needs, body: impl FnOnce() -> Answer) -> CUresult {
     counters::count(call);
-    let answer = gate().and_then(|()| answer(Some((call, None)), needs, body));
+    let answer = gate(Some(call)).and_then(|()| answer(Some((call, None)), needs, body));
     CUresult(answer.map_or_else(|code| code.0, |()| 0))
 }
 
@@ -63,7 +66,11 @@ pub(crate) fn enter_driver(call: Call, needs: Needs, body: impl FnOnce() -> Answ
 type Called = (Call, Option<usize>);
 
 fn run(call: Option<Called>, needs: Needs, body: impl FnOnce() -> Answer) -> cudaError {
-    if let Err(code) = gate() {
+    if let Err(code) = gate(call.map(|(call, _)| call)) {
+        // It is the last error of the host function's thread (measured).
+        if code == NOT_PERMITTED {
+            thread::record_error(code);
+        }
         return code;
     }
     match answer(call, needs, body) {
@@ -94,8 +101,8 @@ fn answer(call: Option<Called>, needs: Needs, body: impl FnOnce() -> Answer) -> 
     }
 }
 
-/// The states in which a call is refused without leaving an error behind.
-fn gate() -> Answer {
+/// The states in which calls are refused, whatever the machine: without leaving an error behind, but for host functions.
+fn gate(call: Option<Call>) -> Answer {
     if runtime::forked() {
         return Err(cudaError::cudaErrorInitializationError);
     }
@@ -106,8 +113,9 @@ fn gate() -> Answer {
     if runtime::no_driver() {
         return Err(cudaError::cudaErrorInsufficientDriver);
     }
-    if thread::with(|t| t.in_host_function.get()) {
-        return Err(cudaError::cudaErrorNotPermitted);
+    let permitted = call.is_some_and(|call| IN_HOST_FUNCTIONS.contains(&call));
+    if !permitted && thread::in_host_function() {
+        return Err(NOT_PERMITTED);
     }
     Ok(())
 }

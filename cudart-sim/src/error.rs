@@ -11,6 +11,7 @@ pub(crate) const OUT_OF_MEMORY: cudaError = cudaError::cudaErrorMemoryAllocation
 pub(crate) const INVALID_DEVICE: cudaError = cudaError::cudaErrorInvalidDevice;
 pub(crate) const INVALID_HANDLE: cudaError = cudaError::cudaErrorInvalidResourceHandle;
 pub(crate) const NOT_READY: cudaError = cudaError::cudaErrorNotReady;
+pub(crate) const NOT_PERMITTED: cudaError = cudaError::cudaErrorNotPermitted;
 pub(crate) const NOT_SUPPORTED: cudaError = cudaError::cudaErrorNotSupported;
 
 macro_rules! names {
@@ -90,6 +91,7 @@ pub(crate) fn text(code: cudaError) -> &'static CStr {
         700 => c"an illegal memory access was encountered",
         704 => c"peer access is already enabled",
         705 => c"peer access has not been enabled",
+        709 => c"context is destroyed",
         712 => c"part or all of the requested memory range is already mapped",
         713 => c"pointer does not correspond to a registered memory region",
         719 => c"unspecified launch failure",

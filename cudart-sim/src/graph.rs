@@ -98,10 +98,8 @@ fn destroy_gone() {
             return;
         };
         told.iter().for_each(check::host_behind);
-        thread::with(|t| t.in_host_function.set(true));
         // SAFETY: the program gave the function for this one call with this argument.
-        unsafe { destroy(data as *mut c_void) };
-        thread::with(|t| t.in_host_function.set(false));
+        thread::as_host_function(|| unsafe { destroy(data as *mut c_void) });
     }
 }
 

@@ -65,10 +65,15 @@ impl Memory {
         (address - start < region.len).then_some((*start, region))
     }
 
-    /// Whether a page-locked region overlaps the range.
-    pub(crate) fn overlaps_pinned(&self, start: u64, len: u64) -> bool {
+    /// The page-locked regions that overlap the range.
+    pub(crate) fn pinned_in(&self, start: u64, len: u64) -> impl Iterator<Item = &Pinned> {
         let end = start.saturating_add(len);
-        self.pinned(start).is_some() || self.pinned.range(start..end).next().is_some()
+        let before = self.pinned(start).filter(|(at, _)| *at < start);
+        let inside = self.pinned.range(start..end);
+        before
+            .map(|(_, region)| region)
+            .into_iter()
+            .chain(inside.map(|(_, region)| region))
     }
 
     /// What lies at an address: device memory (the whole extent must be inside one block) or host memory.

@@ -270,6 +270,10 @@ impl Runtime {
             2 => Ok(self.per_thread_stream()),
             _ => match self.streams.get(handle) {
                 Some((slot, _)) => Ok(*slot),
+                // Measured, as in the other direction below.
+                None if self.events.get(handle).is_some() => {
+                    Err(cudaError::cudaErrorContextIsDestroyed)
+                }
                 None => {
                     eprintln!(
                         "cudart-sim: {call} was given the stream {handle:#x}, which was destroyed or never existed; \
@@ -284,6 +288,9 @@ impl Runtime {
     /// The event that a handle names. A dead handle is reported.
     pub(crate) fn event(&mut self, handle: usize, call: &str) -> Answer<&mut Event> {
         if handle != 0 && self.events.get(handle).is_none() {
+            if self.streams.get(handle).is_some() {
+                return Err(cudaError::cudaErrorContextIsDestroyed);
+            }
             eprintln!(
                 "cudart-sim: {call} was given the event {handle:#x}, which was destroyed or never existed; \
                  the real runtime may crash on that"

@@ -11,7 +11,7 @@ pub(crate) struct Thread {
     epoch: Cell<u64>,
     pub(crate) device: Cell<u32>,
     pub(crate) last_error: Cell<u32>,
-    pub(crate) in_host_function: Cell<bool>,
+    in_host_function: Cell<bool>,
     pub(crate) capture_mode: Cell<u32>,
     id: Cell<u64>,
     pub(crate) total_calls: Cell<u64>,
@@ -77,6 +77,24 @@ pub(crate) fn id() -> u64 {
 /// The calling thread's current device.
 pub(crate) fn device() -> u32 {
     with(|t| t.device.get())
+}
+
+/// Whether this thread is inside a host function, or what stands for a kernel.
+pub(crate) fn in_host_function() -> bool {
+    with(|t| t.in_host_function.get())
+}
+
+/// Runs a host function. Errors in it are its own: whatever thread runs it finds its last error as it was.
+pub(crate) fn as_host_function(f: impl FnOnce()) {
+    let before = with(|t| {
+        t.in_host_function.set(true);
+        t.last_error.replace(0)
+    });
+    f();
+    with(|t| {
+        t.in_host_function.set(false);
+        t.last_error.set(before);
+    });
 }
 
 /// Leaves an error for `cudaGetLastError`.

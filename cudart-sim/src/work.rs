@@ -252,24 +252,20 @@ impl Work {
             }
             Work::Fill { dst, value, shape } => fill(&dst, value, shape.flat()),
             Work::Host(function, argument) => {
-                thread::with(|t| t.in_host_function.set(true));
                 // SAFETY: whoever launched the host function promised that it may be called with this argument.
-                unsafe { function(argument as *mut std::ffi::c_void) };
-                thread::with(|t| t.in_host_function.set(false));
+                thread::as_host_function(|| unsafe { function(argument as *mut std::ffi::c_void) });
             }
             Work::Graph(body) => {
                 for node in &body.nodes {
                     node.step.work().run();
                 }
             }
-            Work::Kernel(body, ..) => {
-                thread::with(|t| t.in_host_function.set(true));
+            Work::Kernel(body, ..) => thread::as_host_function(|| {
                 // A closure that panics is a failed kernel of a test: say so, and go on.
                 if std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_err() {
                     eprintln!("cudart-sim: the closure of a simulated kernel panicked");
                 }
-                thread::with(|t| t.in_host_function.set(false));
-            }
+            }),
         }
     }
 }

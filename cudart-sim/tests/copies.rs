@@ -146,6 +146,11 @@ fn rows_longer_than_their_pitch_are_refused_and_a_pitch_has_no_limit() {
     assert_eq!((copy(8, 2), copy(8, 1)), (12, 1));
     assert_eq!(copy(1 << 40, 1), 0);
     assert_eq!(cuda!(cudaMemset2DAsync(d, 1 << 40, 1, 16, 1, s)), 0);
+    // A fill is not a copy: another code for several rows, and a single one is filled whatever its pitch.
+    assert_eq!(cuda!(cudaMemset2DAsync(d, 8, 2, 16, 2, s)), 1);
+    assert_eq!(cuda!(cudaMemset2DAsync(d, 8, 3, 16, 1, s)), 0);
+    assert_eq!(cuda!(cudaDeviceSynchronize()), 0);
+    assert_eq!(cudart_sim::read_device(d, 16), [3; 16]);
     cuda!(cudaGetLastError());
 }
 
@@ -233,6 +238,17 @@ fn page_locked_memory_knows_its_flags_and_its_limits() {
     let h = pinned(1 << 20);
     let mut flags = 0;
     assert_eq!((cuda!(cudaHostGetFlags(&mut flags, h)), flags), (0, 2));
+    let (mut portable, asked) = (null_mut(), sys::cudaHostAllocPortable);
+    assert_eq!(cuda!(cudaHostAlloc(&mut portable, 16, asked)), 0);
+    assert_eq!(
+        (cuda!(cudaHostGetFlags(&mut flags, portable)), flags),
+        (0, 3)
+    );
+    // Page-locked memory of either kind is not registered once more.
+    for start in [h.wrapping_byte_add(512), h.wrapping_byte_sub(16)] {
+        assert_eq!(cuda!(cudaHostRegister(start, 4096, 0)), 1);
+    }
+    assert_eq!(cuda!(cudaHostUnregister(h)), 1);
     let mut mine = vec![0u8; 1 << 20];
     let at: *mut c_void = mine.as_mut_ptr().cast();
     assert_eq!(cuda!(cudaHostGetFlags(&mut flags, at)), 1);
@@ -294,7 +310,12 @@ fn devices_have_memory_of_their_own_and_copies_go_between_them() {
     assert_eq!(cuda!(cudaMemcpyPeerAsync(b, 1, a, 0, 1 << 20, s)), 0);
     cuda!(cudaStreamSynchronize(s));
     assert_eq!(cudart_sim::read_device(b, 4), [5; 4]);
-    assert_eq!(cuda!(cudaMemcpyPeerAsync(b, 0, a, 0, 1 << 20, s)), 1);
+    // A wrong device does no harm: the address tells.
+    cuda!(cudaMemset(b, 6, 1 << 20));
+    assert_eq!(cuda!(cudaDeviceSynchronize()), 0);
+    assert_eq!(cuda!(cudaMemcpyPeerAsync(b, 0, a, 1, 1 << 20, s)), 0);
+    cuda!(cudaStreamSynchronize(s));
+    assert_eq!(cudart_sim::read_device(b, 4), [5; 4]);
     let e = event();
     cuda!(cudaSetDevice(0));
     assert_eq!(

@@ -106,22 +106,62 @@ fn cuda_calls_in_a_host_function_are_refused_and_leave_no_error() {
     extern "C" fn call(answer: *mut c_void) {
         let mut p = null_mut();
         let codes = [
+            cuda!(cudaPeekAtLastError()),
             cuda!(cudaMalloc(&mut p, 256)),
             cuda!(cudaDeviceSynchronize()),
+            cuda!(cudaPeekAtLastError()),
         ];
-        // SAFETY: the test passes an array of two that outlives the stream's work.
-        unsafe { *(answer as *mut [u32; 2]) = codes };
+        // SAFETY: the test passes an array of four that outlives the stream's work.
+        unsafe { *(answer as *mut [u32; 4]) = codes };
     }
     under_every_schedule(|| {
         let s = stream();
-        let mut answer = [0u32; 2];
-        assert_eq!(
-            cuda!(cudaLaunchHostFunc(s, Some(call), (&raw mut answer).cast())),
-            0
-        );
+        // Twice, for the thread may be the same: the second one finds no error of the first.
+        for _ in 0..2 {
+            let mut answer = [9u32; 4];
+            let at = (&raw mut answer).cast();
+            assert_eq!(cuda!(cudaLaunchHostFunc(s, Some(call), at)), 0);
+            assert_eq!(cuda!(cudaStreamSynchronize(s)), 0);
+            assert_eq!(answer, [0, 800, 800, 800]);
+            assert_eq!(cuda!(cudaGetLastError()), 0);
+        }
+    });
+}
+
+#[test]
+fn a_host_function_may_ask_for_an_event_and_for_the_number_of_devices() {
+    struct Asked {
+        done: sys::cudaEvent_t,
+        pending: sys::cudaEvent_t,
+        answers: [u32; 3],
+        count: i32,
+    }
+    extern "C" fn call(data: *mut c_void) {
+        // SAFETY: the test passes one that outlives the stream's work, and looks at it afterwards.
+        let asked = unsafe { &mut *data.cast::<Asked>() };
+        asked.answers = [
+            cuda!(cudaEventQuery(asked.done)),
+            cuda!(cudaEventQuery(asked.pending)),
+            cuda!(cudaGetDeviceCount(&mut asked.count)),
+        ];
+    }
+    under_every_schedule(|| {
+        let (s, other) = (stream(), stream());
+        let mut asked = Asked {
+            done: event(),
+            pending: event(),
+            answers: [9; 3],
+            count: -1,
+        };
+        cuda!(cudaEventRecord(asked.done, other));
+        cuda!(cudaStreamSynchronize(other));
+        let gate = Gate::on(other);
+        cuda!(cudaEventRecord(asked.pending, other));
+        let at = (&raw mut asked).cast();
+        assert_eq!(cuda!(cudaLaunchHostFunc(s, Some(call), at)), 0);
         assert_eq!(cuda!(cudaStreamSynchronize(s)), 0);
-        assert_eq!(answer, [800, 800]);
-        assert_eq!(cuda!(cudaGetLastError()), 0);
+        assert_eq!((asked.answers, asked.count), ([0, 600, 0], 1));
+        gate.open();
     });
 }
 

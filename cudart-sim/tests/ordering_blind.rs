@@ -31,6 +31,24 @@ fn an_order_of_two_threads_that_only_happened_to_be() {
 }
 
 #[test]
+fn what_a_host_function_asks_of_an_event_counts_for_the_host() {
+    is_clean(|| {
+        extern "C" fn ask(e: Pointer) {
+            while cuda!(cudaEventQuery(e.cast())) == 600 {
+                std::thread::yield_now();
+            }
+        }
+        let ((a, b), e) = (two(), event());
+        let (d, p) = (malloc(K), pinned(K));
+        copy(d, p, K, a);
+        record(e, a);
+        cuda!(cudaLaunchHostFunc(b, Some(ask), e.cast()));
+        sync(b);
+        cudart_sim::host_write(p, K);
+    });
+}
+
+#[test]
 fn host_code_that_touches_memory_and_does_not_say_so() {
     is_clean(|| {
         let a = stream();

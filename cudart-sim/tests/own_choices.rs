@@ -41,12 +41,12 @@ fn wrong_arguments_of_virtual_memory_are_refused() {
         &mut place, 1 << 60, 0, 0, 0,
     ));
     assert_eq!(code, 2);
-    // Not whole chunks, not reserved, past the end of the reservation, past the end of the handle.
+    // Not where a chunk starts, not reserved, past the end of the reservation; not the whole handle.
     assert_eq!(map(at + 4096, CHUNK, 0, handle), 1);
-    assert_eq!(map(at, 4096, 0, handle), 1);
+    assert_eq!(map(at, 4096, 0, handle), 801);
     assert_eq!(map(CHUNK as u64, CHUNK, 0, handle), 1);
     assert_eq!(map(at + 4 * CHUNK as u64, CHUNK, 0, handle), 1);
-    assert_eq!(map(at, CHUNK, CHUNK, handle), 1);
+    assert_eq!(map(at, CHUNK, CHUNK, handle), 801);
     assert_eq!(map(at, CHUNK, 0, handle + 1), 1);
     // Access needs mappings, all of them and whole; a second mapping needs a free place.
     assert_eq!(access(at, CHUNK, 3), 1);
@@ -204,6 +204,29 @@ fn two_captures_do_not_meet() {
     assert_eq!(cuda!(cudaEventSynchronize(e)), 1);
     assert_eq!(cuda!(cudaEventRecord(e, a)), 0);
     assert_eq!(cuda!(cudaEventSynchronize(e)), 0);
+}
+
+#[test]
+fn a_thread_mode_that_does_not_exist_is_taken_given_back_and_forbids_as_thread_local_does() {
+    let _turn = machine();
+    let mut mode = sys::cudaStreamCaptureMode(3);
+    assert_eq!(cuda!(cudaThreadExchangeStreamCaptureMode(&mut mode)), 0);
+    let (s, e) = (stream(), event());
+    assert_eq!(begin(s, 1), 0);
+    assert_eq!((cuda!(cudaEventQuery(e)), end(s)), (900, 901));
+    mode.0 = 0;
+    assert_eq!(cuda!(cudaThreadExchangeStreamCaptureMode(&mut mode)), 0);
+    assert_eq!(mode.0, 3);
+}
+
+#[test]
+fn an_end_without_a_place_for_the_graph_ends_nothing() {
+    let _turn = machine();
+    let s = stream();
+    assert_eq!(cuda!(cudaStreamEndCapture(s, null_mut())), 401);
+    assert_eq!(begin(s, 2), 0);
+    assert_eq!(cuda!(cudaStreamEndCapture(s, null_mut())), 1);
+    assert_eq!(end(s), 0);
 }
 
 #[test]

@@ -171,6 +171,26 @@ fn a_trim_gives_nothing_back_before_the_host_knows_of_the_free() {
 }
 
 #[test]
+fn a_query_is_not_enough_for_a_pool_to_give_memory_back() {
+    under_every_schedule(|| {
+        let (s, e) = (stream(), event());
+        let (_, pool) = create(&props());
+        let (_, p) = take(64 * MIB, pool, s);
+        cuda!(cudaFreeAsync(p, s));
+        cuda!(cudaEventRecord(e, s));
+        while cuda!(cudaEventQuery(e)) == 600 || cuda!(cudaStreamQuery(s)) == 600 {
+            std::thread::yield_now();
+        }
+        assert_eq!(cuda!(cudaMemPoolTrimTo(pool, 0)), 0);
+        assert_eq!(reserved(pool), 64 << 20, "by a trim");
+        cuda!(cudaMallocHost(&mut null_mut(), 16));
+        assert_eq!(reserved(pool), 64 << 20, "down to the threshold");
+        cuda!(cudaEventSynchronize(e));
+        assert_eq!(reserved(pool), 0);
+    });
+}
+
+#[test]
 fn a_pool_that_is_destroyed_goes_with_its_last_block() {
     under_every_schedule(|| {
         let s = stream();

@@ -217,7 +217,8 @@ fn a_full_stream_does_not_hold_up_mapping() {
 }
 
 #[test]
-fn a_pointer_to_mapped_memory_is_a_device_pointer_and_its_range_is_its_chunk() {
+fn a_pointer_to_mapped_memory_is_a_device_pointer_and_its_range_is_its_chunk_or_all_that_is_reserved()
+ {
     let _turn = turn();
     let v = Mapped::new(CHUNK, 4);
     let inside = v.pointer(3 * MIB);
@@ -236,6 +237,19 @@ fn a_pointer_to_mapped_memory_is_a_device_pointer_and_its_range_is_its_chunk() {
         (0, v.at + CHUNK as u64, CHUNK),
         "the chunk that holds it"
     );
+    let attribute = |number| {
+        let mut value = 0u64;
+        let at = symbol("cuPointerGetAttribute", 13000);
+        // SAFETY: the driver's function of that name has this type, and writes eight bytes for these two.
+        let code = unsafe {
+            let ask: extern "C" fn(*mut u64, u32, u64) -> u32 = std::mem::transmute(at);
+            ask(&mut value, number, inside as u64)
+        };
+        (code, value)
+    };
+    let (start, len) = (attribute(11), attribute(12));
+    assert_eq!(start, (0, v.at), "of the reservation");
+    assert_eq!(len, (0, 4 * CHUNK as u64));
     v.end();
 }
 

@@ -30,6 +30,13 @@ pub(crate) fn refusal(what: &str, instead: &str) -> Error {
     }
 }
 
+/// The error for work that would meet the beginning or the end of a capture on another thread.
+pub(crate) fn turning() -> Error {
+    Error::Unsupported {
+        reason: "work on a stream while another thread begins or ends to capture it, or the other way round: let one of them wait for the other".into(),
+    }
+}
+
 /// What the runtime says of the legacy stream while a stream that follows it is captured, with what would help.
 pub(crate) fn implicit(error: Error) -> Error {
     if error.cuda_code() != Some(cuda::CAPTURE_IMPLICIT) {

@@ -763,7 +763,7 @@ pub(crate) unsafe fn free_host(address: usize) -> Result<()> {
 /// `address` has `size` bytes of host memory, which stay until they are unregistered.
 pub(crate) unsafe fn host_register(address: usize, size: usize) -> Result<()> {
     // SAFETY: as this function demands.
-    call(Call::HostRegister, || unsafe {
+    call_relaxed(Call::HostRegister, || unsafe {
         sys::cudaHostRegister(pointer(address), size, sys::cudaHostRegisterPortable)
     })
 }
@@ -774,7 +774,7 @@ pub(crate) unsafe fn host_register(address: usize, size: usize) -> Result<()> {
 /// `address` was registered with [`host_register`], and no work submitted later counts on its being page-locked.
 pub(crate) unsafe fn host_unregister(address: usize) -> Result<()> {
     // SAFETY: as this function demands.
-    call(Call::HostUnregister, || unsafe {
+    call_relaxed(Call::HostUnregister, || unsafe {
         sys::cudaHostUnregister(pointer(address))
     })
 }
@@ -865,7 +865,7 @@ pub(crate) unsafe fn mem_pool_trim(pool: RawPool, keep: usize) -> Result<()> {
 pub(crate) unsafe fn mem_pool_get(pool: RawPool, attribute: PoolAttr) -> Result<u64> {
     let mut value = 0u64;
     // SAFETY: the pool is alive; the attributes asked for here are 64 bits wide.
-    call(Call::MemPoolGetAttribute, || unsafe {
+    call_relaxed(Call::MemPoolGetAttribute, || unsafe {
         sys::cudaMemPoolGetAttribute(pool.get(), attribute, (&raw mut value).cast())
     })?;
     Ok(value)
@@ -881,7 +881,7 @@ pub(crate) unsafe fn mem_pool_set(
     mut value: u64,
 ) -> Result<()> {
     // SAFETY: the pool is alive; the attributes set here are 64 bits wide.
-    call(Call::MemPoolSetAttribute, || unsafe {
+    call_relaxed(Call::MemPoolSetAttribute, || unsafe {
         sys::cudaMemPoolSetAttribute(pool.get(), attribute, (&raw mut value).cast())
     })
 }

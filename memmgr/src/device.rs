@@ -114,6 +114,19 @@ fn virtual_memory_supported(ordinal: i32) -> Result<bool> {
     }
 }
 
+/// Runs code of the user's inside a call of the manager, and makes the caller's device current again, whichever it leaves.
+pub(crate) fn keeping_current<T>(f: impl FnOnce() -> T) -> T {
+    let before = cuda::get_device();
+    let value = f();
+    if let Ok(before) = before
+        && cuda::get_device().is_ok_and(|now| now != before)
+    {
+        // As in `on_device`, nobody could be told of a failure.
+        let _ = cuda::set_device(before);
+    }
+    value
+}
+
 /// Makes `ordinal` current for `f` on this thread and the former one again after it, whatever `f` did.
 pub(crate) fn on_device<T>(ordinal: i32, f: impl FnOnce() -> Result<T>) -> Result<T> {
     /// Makes the former device current again.

@@ -7,6 +7,7 @@ use crate::{
     error::{Error, Result},
     event_cache::PooledEvent,
     planted::{self, Mistake},
+    process,
     stream::{Handle, StreamCore},
     sync::{
         Condvar, Mutex, OnceLock,
@@ -82,8 +83,8 @@ impl Fence {
         Ok(fence)
     }
 
-    /// A fence that follows work which has just been submitted through `handle`, whose stream is not being captured. Where no event can be recorded, waits
-    /// for the stream instead; where even that fails, the fence is lost and what it marks is parked for good.
+    /// A fence that follows work which has just been submitted through `handle`, whose stream is not being captured,
+    /// and stays so ([`StreamCore::steady`]). Where no event can be recorded, waits for the stream instead; where even that fails, the fence is lost and what it marks is parked for good.
     pub fn after_work(handle: &Handle) -> (Arc<Self>, Result<()>) {
         let fence = Self::open(handle.core().clone());
         let recorded = fence.record_now(handle);
@@ -175,9 +176,13 @@ impl Fence {
 
     /// Records the event of a fence that the calling thread has begun to close.
     pub fn record_begun(&self, handle: &Handle) -> Result<()> {
-        let event = handle
-            .refuse_capture("an event", "record it after the capture has ended")
-            .and_then(|()| PooledEvent::new(handle.device()));
+        let steady = handle.core().steady();
+        let event = match &steady {
+            Ok(_) => handle
+                .refuse_capture("an event", "record it after the capture has ended")
+                .and_then(|()| PooledEvent::new(handle.device())),
+            Err(error) => Err(error.clone()),
+        };
         self.finish_record(handle, event)
     }
 
@@ -263,6 +268,8 @@ impl Fence {
         if self.is_done() {
             return Ok(true);
         }
+        // In a forked child the locks may be held by threads that do not exist.
+        process::gate()?;
         let done = match self.event.get() {
             Some(event) => event.query()?,
             None => self.core.query_end()?,
@@ -287,6 +294,7 @@ impl Fence {
         if self.is_done() {
             return Ok(());
         }
+        process::gate()?;
         self.close()?;
         match self.event.get() {
             // Somebody found the stream idle meanwhile: there is no event, and nothing to wait for.
@@ -303,6 +311,8 @@ impl Fence {
         if self.is_done() || Arc::ptr_eq(&self.core, handle.core()) {
             return Ok(());
         }
+        process::gate()?;
+        let _steady = handle.core().steady()?;
         if handle.is_capturing()? {
             if self.query()? {
                 return Ok(());

@@ -28,6 +28,7 @@ use crate::{
     cuda::{self, RawExec, RawGraph},
     error::{Error, Result},
     event::{Event, Fence, Submitted},
+    process,
     stream::{Handle, Stream, StreamKind, handle_of},
 };
 use std::{fmt, sync::Arc};
@@ -89,7 +90,8 @@ impl Stream {
     /// capture ends and nothing of it is left.
     ///
     /// # Errors
-    /// What `record` returns; [`Error::Unsupported`] for the legacy stream and for a stream that is being captured; what the
+    /// What `record` returns; [`Error::Unsupported`] for the legacy stream, for a stream that is being captured, and for one
+    /// that another thread submits to at this moment (whose call is refused while the capture begins or ends); what the
     /// runtime says, `cudaErrorStreamCaptureInvalidated` (901) if other code has ended the capture by what it did.
     pub fn capture(&self, record: impl FnOnce(&Stream) -> Result<()>) -> Result<Graph> {
         self.capturing().run(record)
@@ -169,33 +171,42 @@ impl<'a> Capture<'a> {
         }
         context::check(handle.device())?;
         handle.refuse_capture("another capture", "end the first one")?;
-        // SAFETY: the handle is alive.
-        unsafe { cuda::stream_begin_capture(handle.raw(), mode.get())? };
+        let begin = || {
+            // SAFETY: the handle is alive.
+            unsafe { cuda::stream_begin_capture(handle.raw(), mode.get())? };
+            // SAFETY: the handle is alive.
+            let info = unsafe { cuda::stream_capture_info(handle.raw()) };
+            let keeper = Arc::<Keeper>::default();
+            if let Ok(Some((id, _))) = info {
+                capture::begin(id, &keeper);
+                handle.core().set_keeper(Some(keeper.clone()));
+            }
+            Ok((keeper, info))
+        };
+        let (keeper, info) = handle.core().begin_capture(begin)?;
         let mut capture = Self {
             handle,
             id: None,
-            keeper: Arc::default(),
+            keeper,
             ended: false,
         };
-        // SAFETY: the handle is alive.
-        let info = unsafe { cuda::stream_capture_info(handle.raw())? };
-        let (id, _) = info.ok_or_else(|| Error::Unsupported {
+        let (id, _) = info?.ok_or_else(|| Error::Unsupported {
             reason: "a capture that ended while it began".into(),
         })?;
         capture.id = Some(id);
-        capture::begin(id, &capture.keeper);
-        handle.core().set_keeper(Some(capture.keeper.clone()));
         Ok(capture)
     }
 
     fn end(&mut self) -> Result<RawGraph> {
         self.ended = true;
-        self.handle.core().set_keeper(None);
-        if let Some(id) = self.id {
-            capture::end(id);
-        }
-        // SAFETY: the handle is alive.
-        let ended = unsafe { cuda::stream_end_capture(self.handle.raw()) };
+        let ended = self.handle.core().end_capture(|| {
+            self.handle.core().set_keeper(None);
+            if let Some(id) = self.id {
+                capture::end(id);
+            }
+            // SAFETY: the handle is alive.
+            unsafe { cuda::stream_end_capture(self.handle.raw()) }
+        });
         // Events can be recorded on the stream again.
         let _ = self.handle.is_capturing();
         if ended.is_err() {
@@ -248,6 +259,7 @@ impl Graph {
                 ),
             });
         }
+        let _steady = handle.core().steady()?;
         handle.refuse_capture(
             "a launch of a graph",
             "launch it after the capture has ended",
@@ -258,7 +270,8 @@ impl Graph {
         })?;
         // SAFETY: both handles are alive, `&mut self` keeps everybody else away, and the blocks are held as long as this
         // lives and marked with the launch.
-        let launched = unsafe { cuda::graph_launch(self.exec, handle.raw()) };
+        let launched =
+            handle.with_device(|| unsafe { cuda::graph_launch(self.exec, handle.raw()) });
         let (fence, recorded) = Fence::after_work(handle);
         self.keeper.try_each(|kept| {
             kept.inner
@@ -282,6 +295,10 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
+        // In a forked child the lock may be held by a thread that does not exist.
+        if process::is_forked() {
+            return;
+        }
         self.keeper.release();
         capture::destroy(Remains {
             device: self.device,

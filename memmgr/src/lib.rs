@@ -14,7 +14,8 @@
 //!   last copy has finished.
 //! - A free adds marks and never drops one that is not known to be complete.
 //! - What is not submitted through the manager (a kernel launch) belongs to the stream that the memory was allocated on,
-//!   or is told with [`MemoryManager::record_use`].
+//!   or is told with [`MemoryManager::record_use`]. Tell it as well where another stream goes on with the memory: an
+//!   operation there waits for what the manager knows of.
 //! - What is captured into a graph has not run when its call returns: the graph keeps its blocks instead ([`Graph`]). No
 //!   method ends a capture, of whatever mode and code; what has no place in one answers [`Error::Unsupported`].
 //!
@@ -83,6 +84,7 @@ mod device;
 mod error;
 mod event;
 mod event_cache;
+mod foreign;
 pub mod graph;
 mod manager;
 mod mode;

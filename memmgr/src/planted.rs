@@ -22,12 +22,38 @@ pub enum Mistake {
     AdoptionsDoNotWait,
     /// A captured graph does not keep the blocks that it uses.
     GraphsKeepNothing,
+    /// In the async modes, a free on an internal stream waits for nobody.
+    AsyncFreesDoNotWait,
+    /// In the async modes, a free goes into the stream at hand, whoever else uses the block.
+    AsyncFreesIgnoreOthers,
+    /// In the async modes, and for adopted memory, operations on another stream do not follow the allocation.
+    AllocationsAreNotFollowed,
+    /// Operations on guards on another stream than the block's do not wait for the marks of its memory.
+    InheritedMarksAreForgotten,
+    /// Who takes what others have freed does not wait for them.
+    RequestsDoNotWait,
+    /// An epoch that somebody asks for is taken for done, whatever its stream does.
+    EpochsEndUnproven,
+    /// Later frees join an epoch whose event was recorded.
+    EpochsGoOn,
+    /// What waits for several streams is taken for memory of one of them.
+    SharedMemoryIsAnybodys,
+    /// What a thread frees on its default stream, or allocates there in an async mode, is taken for done.
+    ThreadsLeaveNoEvents,
+    /// A later read of a stream replaces its earlier write.
+    ReadsReplaceWrites,
+    /// Many uses of a block are joined to the first of each stream, not the last.
+    JoinedUsesEndEarly,
+    /// A view is given out before the copies of its bytes have ended.
+    ViewsDoNotWait,
+    /// New segments are given out before they are zeroed.
+    ZeroingIsNotAwaited,
+    /// Segments of dropped managers go back whatever their memory waits for.
+    OrphansDoNotWait,
     /// Whoever records a fence does not wake those who wait for that.
     FencesWakeNobody,
     /// The last user of a stream does not wait for the visitors that still use its handle.
     VisitorsAreForgotten,
-    /// Memory that other streams have freed is handed out without a wait for their marks.
-    MarksAreNotWaitedFor,
     /// The end of a pool's growth wakes nobody.
     GrowthWakesNobody,
 }

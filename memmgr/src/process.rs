@@ -1,7 +1,10 @@
 //! What a process can do to CUDA: exit, fork, and reset a device. After any of them, nothing here makes a CUDA call any
 //! more.
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    foreign,
+};
 use std::sync::{
     Once,
     atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering},
@@ -80,7 +83,8 @@ pub(crate) fn device_was_reset(device: i32) {
         .compare_exchange(RUNNING, RESET, Ordering::Relaxed, Ordering::Relaxed)
         .is_ok()
     {
-        tracing::error!(device, "the device was reset under its memory manager");
+        // Whoever notices may be in a drop, or in the middle of a proof.
+        foreign::log(|| tracing::error!(device, "the device was reset under its memory manager"));
     }
 }
 

@@ -227,12 +227,12 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         if bytes == 0 {
             return Ok(());
         }
-        // SAFETY: the handle is alive.
-        if unsafe { cuda::stream_is_capturing(handle.raw())? } {
-            return Err(Error::Unsupported {
-                reason: "a copy of a borrowed slice in a stream that is being captured: the graph could run when the slice is gone".into(),
-            });
-        }
+        let _steady = handle.core().steady()?;
+        // The graph could run when the slice is gone.
+        handle.refuse_capture(
+            "a copy of a borrowed slice",
+            "copy it before the capture begins, or to and from a buffer of the manager",
+        )?;
         let to_host = kind == CopyKind::DeviceToHost;
         let (dst, src) = if to_host {
             (address, part.address)

@@ -13,7 +13,7 @@ use crate::{
     cuda::{self, RawStream},
     error::{Error, Result},
     event::Fence,
-    process,
+    foreign, process,
     sync::{Condvar, Mutex, lock, thread},
 };
 use cuda_sys as sys;
@@ -21,7 +21,6 @@ use std::{
     collections::BTreeMap,
     ffi::c_void,
     fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, PoisonError},
     task::{Poll, Waker},
     time::{Duration, Instant},
@@ -165,16 +164,7 @@ fn give_up() {
 
 /// Runs what may be anybody's code: wakers, and whoever listens to the log.
 fn wake(waker: Waker) {
-    if panics(|| waker.wake()) {
-        panics(|| tracing::error!("a waker panicked"));
-    }
-}
-
-/// Whether it panics. What was thrown is leaked: its drop might panic as well, and the thread must stay.
-fn panics(f: impl FnOnce()) -> bool {
-    catch_unwind(AssertUnwindSafe(f))
-        .map_err(std::mem::forget)
-        .is_err()
+    foreign::report("a waker", || waker.wake());
 }
 
 impl Watched {

@@ -8,9 +8,9 @@ mod common;
 use common::{KIB, MIB, MODES, assert_sound};
 use memmgr::{
     CaptureMode, Config, CopyKind, DeviceAllocatorMode, DeviceBuffer, Error, Event, Graph,
-    MemoryManager, Observer, PerThreadStream, PinnedBuffer, Result, Stream, Submitted,
+    MemoryManager, Observer, PerThreadStream, PinnedBuffer, Result, Stream, Submitted, Transfer,
 };
-use std::{ffi::c_void, sync::Arc};
+use std::{ffi::c_void, future::IntoFuture, sync::Arc};
 
 /// What the methods are called with, made before the capture begins.
 struct Rig {
@@ -29,6 +29,32 @@ struct Rig {
     events: Vec<Event>,
     submitted: Option<Submitted>,
     graph: Option<Graph>,
+    /// Memory of others, used by the target.
+    adopted: Option<PinnedBuffer<u8>>,
+    adopted_device: Option<DeviceBuffer<u8>>,
+    /// Device memory of other code that nobody has adopted.
+    foreign: Option<usize>,
+    /// A copy in the target that was not waited for.
+    transfer: Option<Transfer<PinnedBuffer<u8>, DeviceBuffer<u8>>>,
+}
+
+/// Device memory of other code.
+fn foreign() -> *mut c_void {
+    let mut memory = std::ptr::null_mut();
+    // SAFETY: `memory` is a place for one pointer.
+    assert_eq!(unsafe { cuda_sys::cudaMalloc(&mut memory, LEN) }.0, 0);
+    memory
+}
+
+/// A buffer of it, which is freed as other code frees: without a thought of captures.
+fn adopt_device(mm: &MemoryManager, memory: *mut c_void, on: &Stream) -> Result<DeviceBuffer<u8>> {
+    let address = memory as usize;
+    let free = move || {
+        // SAFETY: the memory is of `foreign`, and the guard that had it is gone.
+        assert_eq!(unsafe { cuda_sys::cudaFree(p(address)) }.0, 0);
+    };
+    // SAFETY: the memory has these bytes, and `free` alone frees it.
+    unsafe { mm.adopt_device::<u8>(memory, LEN, on, free) }
 }
 
 const LEN: usize = KIB;
@@ -63,6 +89,11 @@ impl Rig {
         let _ = target.memset(&freed, 2)?;
         drop(freed);
         let _ = third.memset(&graph_device, 0)?;
+        let adopted = mm.adopt(vec![1u8; LEN])?;
+        let adopted_device = adopt_device(&mm, foreign(), target)?;
+        let _ = target.copy_to_device(&adopted, &adopted_device)?;
+        let transfer =
+            target.transfer_to_device(mm.pinned_zeroed(LEN)?, mm.device(LEN, target)?)?;
         let events = vec![third.record()?, target.record()?];
         Ok(Self {
             mode,
@@ -76,6 +107,10 @@ impl Rig {
             events,
             submitted: Some(submitted),
             graph: Some(graph),
+            adopted: Some(adopted),
+            adopted_device: Some(adopted_device),
+            foreign: Some(foreign() as usize),
+            transfer: Some(transfer),
         })
     }
 
@@ -183,6 +218,7 @@ const METHODS: &[Method] = &[
     }),
     ("the manager dropped", |r| {
         drop((r.mm.take(), r.on_host.take(), r.on_device[0].take(), r.on_device[1].take(), r.graph.take()));
+        drop((r.adopted.take(), r.adopted_device.take(), r.transfer.take()));
         MemoryManager::new(Config::default())?.trim().map(drop)
     }),
     ("pinned", |r| r.mm().pinned::<u8>(LEN).map(drop)),
@@ -239,6 +275,7 @@ const METHODS: &[Method] = &[
     }),
     ("the stream dropped", |r| {
         drop((r.on_device[0].take(), r.on_device[1].take(), r.target.take()));
+        drop((r.adopted_device.take(), r.transfer.take()));
         Ok(())
     }),
     ("streams made and dropped", |r| {
@@ -277,6 +314,116 @@ const METHODS: &[Method] = &[
         Ok(())
     }),
     ("devices", |_| memmgr::devices().map(drop)),
+    ("versions", |_| memmgr::versions().map(drop)),
+    ("scope", |r| r.mm().scope(|_| Ok(()))),
+    ("Scope::copy_to_device", |r| {
+        let Some(device) = &r.on_device[0] else { return Ok(()) };
+        let source = [3; LEN];
+        r.mm().scope(|scope| scope.copy_to_device(&source, device, r.target()))
+    }),
+    ("Scope::copy_to_host", |r| {
+        let Some(device) = &r.on_device[0] else { return Ok(()) };
+        let mut target = [3; LEN];
+        r.mm().scope(|scope| scope.copy_to_host(device, &mut target, r.target()))
+    }),
+    ("adopt", |r| r.mm().adopt(vec![0u8; LEN]).map(drop).map_err(|refused| refused.error().clone())),
+    ("adopted memory dropped and given back", |r| {
+        drop((r.adopted.take(), r.adopted_device.take()));
+        r.mm().trim().map(drop)
+    }),
+    ("adopt while others wait to be given back", |r| {
+        for _ in 0..20 {
+            drop(r.mm().adopt(vec![0u8; LEN])?);
+        }
+        Ok(())
+    }),
+    ("into_vec", |r| {
+        let Some(adopted) = r.adopted.take() else { return Ok(()) };
+        adopted.into_vec().map(drop).map_err(|refused| refused.error().clone())
+    }),
+    ("adopt_device", |r| {
+        let Some(memory) = r.foreign.take() else { return Ok(()) };
+        drop(adopt_device(r.mm(), p(memory), r.target())?);
+        r.mm().trim().map(drop)
+    }),
+    ("a copy from adopted memory", |r| {
+        let (Some(host), Some(device)) = (&r.adopted, &r.on_device[0]) else { return Ok(()) };
+        r.target().copy_to_device(host, device)?.wait()
+    }),
+    ("a fill of adopted memory", |r| {
+        let Some(device) = &r.adopted_device else { return Ok(()) };
+        r.target().memset(device, 1)?.wait()
+    }),
+    ("transfer_to_device", |r| {
+        let (host, device) = (r.on_host.take().unwrap(), r.on_device[0].take().unwrap());
+        Ok(r.target().transfer_to_device(host, device)?.wait().map(drop)?)
+    }),
+    ("transfer_to_host", |r| {
+        let (host, device) = (r.on_host.take().unwrap(), r.on_device[0].take().unwrap());
+        Ok(r.target().transfer_to_host(device, host)?.wait().map(drop)?)
+    }),
+    ("transfer_device_to_device", |r| {
+        let [a, b] = [0, 1].map(|i| r.on_device[i].take().unwrap());
+        Ok(r.target().transfer_device_to_device(a, b)?.wait().map(drop)?)
+    }),
+    ("Transfer::is_done and wait", |r| {
+        let transfer = r.transfer.take().unwrap();
+        transfer.is_done()?;
+        Ok(transfer.wait().map(drop)?)
+    }),
+    ("a transfer dropped", |r| {
+        r.transfer = None;
+        Ok(())
+    }),
+    ("Transfer::await", |r| Ok(pollster::block_on(r.transfer.take().unwrap().into_future()).map(drop)?)),
+    ("Submitted::await", |r| pollster::block_on(r.submitted.take().unwrap().into_future())),
+    ("Event::await", |r| pollster::block_on(r.events[0].clone().into_future())),
+    ("a copy awaited", |r| {
+        let (Some(host), Some(device)) = (&r.on_host, &r.on_device[0]) else { return Ok(()) };
+        pollster::block_on(r.target().copy_to_device(host, device)?.into_future())
+    }),
+    ("copies of parts", |r| {
+        let target = r.target().clone();
+        let (Some(host), Some(device)) = (&mut r.on_host, &r.on_device[0]) else { return Ok(()) };
+        let _ = target.copy_to_device(&host.slice(..9)?, &device.slice(9..18)?)?;
+        let _ = target.copy_to_host(&device.slice(9..18)?, &mut host.slice_mut(..9)?)?;
+        host.slice(..9)?.as_slice()?;
+        host.slice_mut(..9)?.as_mut_slice().map(drop)
+    }),
+    ("owning parts", |r| {
+        let Some(device) = r.on_device[0].take() else { return Ok(()) };
+        let (front, back) = device.split_at(LEN / 2).map_err(|refused| refused.error().clone())?;
+        r.target().memset(&front, 1).map(drop)?;
+        drop(front);
+        drop(back);
+        let Some(host) = r.on_host.take() else { return Ok(()) };
+        let (front, back) = host.split_at(LEN / 2).map_err(|refused| refused.error().clone())?;
+        drop(front.join(back).map_err(|refused| refused.error().clone())?);
+        Ok(())
+    }),
+    ("rectangles of guards", |r| {
+        let target = r.target().clone();
+        let (Some(host), [Some(a), Some(b)]) = (&mut r.on_host, &r.on_device) else { return Ok(()) };
+        let _ = target.copy_2d_to_device(host, 32, a, 32, 16, 8)?;
+        let _ = target.copy_2d_device_to_device(a, 32, b, 32, 16, 8)?;
+        let _ = target.memset_2d(a, 32, 1, 16, 8)?;
+        let _ = target.copy_2d_to_host(b, 32, host, 32, 16, 8)?;
+        host.as_slice().map(drop)
+    }),
+    ("PerThreadStream, a block of the target", |r| {
+        let own = PerThreadStream::new()?;
+        // SAFETY: copies and fills through the manager are all that uses the block.
+        unsafe { r.mm().free_device_on(p(r.device[0]), &own)? };
+        own.query().map(drop)
+    }),
+    ("Stream::from_raw", |_| {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: `raw` is a place for one handle.
+        let code = unsafe { cuda_sys::cudaStreamCreateWithFlags(&mut raw, cuda_sys::cudaStreamNonBlocking) };
+        assert_eq!(code.0, 0);
+        // SAFETY: the stream was just made and nobody else destroys it.
+        unsafe { Stream::from_raw(raw.cast()).map(drop) }
+    }),
 ];
 
 /// One method beside one capture.
@@ -311,6 +458,10 @@ fn cell(
     let pulled_in = capturing::status(other.as_raw());
     let (code, graph) = capturing::end(raw);
     capturing::destroy(graph);
+    if let Some(memory) = rig.foreign.take() {
+        // SAFETY: nobody has adopted the memory.
+        unsafe { cuda_sys::cudaFree(p(memory)) };
+    }
     // Afterwards everything works as ever.
     let after = (|| {
         if let Some(mm) = &rig.mm {
@@ -329,6 +480,11 @@ fn cell(
             rig.on_host.take(),
             std::mem::take(&mut rig.on_device),
             rig.graph.take(),
+        ));
+        drop((
+            rig.adopted.take(),
+            rig.adopted_device.take(),
+            rig.transfer.take(),
         ));
         match rig.mm.take() {
             // SAFETY: nobody uses the raw pointers afterwards.

@@ -282,3 +282,39 @@ fn a_view_does_not_wait_for_what_follows_its_copy() {
     let contents = unsafe { rig::read_back(&mm, device.as_ptr(), MIB, &s) };
     rig::assert_all(&contents, 0x11, "what was copied before the refill");
 }
+
+/// D04, for parts: what is stuck are copies of the other half.
+#[test]
+fn a_view_of_one_half_does_not_wait_for_copies_of_the_other() {
+    let _turn = turn();
+    let mm = common::manager();
+    let s = Stream::new().unwrap();
+    let device = mm.device_zeroed::<u8>(2 * MIB, &s).unwrap();
+    let mut host = mm.pinned_zeroed::<u8>(2 * MIB).unwrap();
+    host.as_mut_slice().unwrap().fill(1);
+    s.synchronize().unwrap();
+    let gate = Gate::new();
+    stall(&s, &gate);
+    let reads = s
+        .copy_to_device(&host.slice(MIB..).unwrap(), &device.slice(..MIB).unwrap())
+        .unwrap();
+    let writes = s
+        .copy_to_host(
+            &device.slice(MIB..).unwrap(),
+            &mut host.slice_mut(MIB..).unwrap(),
+        )
+        .unwrap();
+    let mut front = host.slice_mut(..MIB).unwrap();
+    front.as_mut_slice().unwrap().fill(2);
+    let front = host.slice(..MIB).unwrap();
+    rig::assert_all(front.as_slice().unwrap(), 2, "the first half");
+    assert!(!reads.is_done().unwrap() && !writes.is_done().unwrap());
+    // One byte more, and it waits.
+    let opener = gate.open_after(Duration::from_millis(50));
+    let more = host.slice(..MIB + 1).unwrap();
+    assert_eq!(more.as_slice().unwrap()[MIB - 1..], [2, 0]);
+    assert!(writes.is_done().unwrap());
+    opener.join().unwrap();
+    drop((host, device));
+    mm.shutdown().unwrap();
+}

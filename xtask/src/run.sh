@@ -11,6 +11,8 @@ passed=0
 export MEMMGR_TRACES=$here/traces
 # Tests that find no GPU fail instead of skipping.
 export MEMMGR_REQUIRE_GPU=1
+# For each mode.
+export MEMMGR_INTEGRITY_OPERATIONS=${MEMMGR_INTEGRITY_OPERATIONS:-1000000}
 
 shopt -s nullglob
 nodes=(/dev/nvidia[0-9]* /dev/dxg /dev/nvhost-gpu)

@@ -11,7 +11,8 @@ use std::{process::Command, time::Instant};
 /// Unit tests, integration tests and the examples in the documentation, of every crate. Ends with a summary.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Also the slow tests, which are marked `ignored`
+    /// Also the slow tests, which are marked `ignored`, and ten minutes of random programs (MEMMGR_PROGRAM_SECONDS, if that
+    /// is set)
     #[arg(long)]
     full: bool,
     /// Only tests whose name contains this
@@ -20,6 +21,9 @@ pub struct Arguments {
 
 /// The tests of the program run it on the simulated runtime, for which it has a feature of its own.
 const SIMULATED_PROGRAM: &str = "--features=memmgr-cli/sim";
+
+/// For how long `tests/tests/random` goes on.
+const PROGRAM_SECONDS: &str = "MEMMGR_PROGRAM_SECONDS";
 
 /// What test programs reported.
 #[derive(Default)]
@@ -108,6 +112,9 @@ pub fn run(arguments: &Arguments) -> Result {
         command.args(["--", "--show-output"]);
         if arguments.full && at == 0 {
             command.arg("--include-ignored");
+            if std::env::var_os(PROGRAM_SECONDS).is_none() {
+                command.env(PROGRAM_SECONDS, "600");
+            }
         }
     }
     let mut result = Ok(());

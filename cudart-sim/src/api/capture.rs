@@ -132,10 +132,8 @@ api! {
     }
 
     fn cudaThreadExchangeStreamCaptureMode(mode: *mut Mode) needs Driver {
+        // Modes that do not exist are accepted (measured); they forbid as thread-local does.
         let new = get(mode)?;
-        if new.0 > Mode::cudaStreamCaptureModeRelaxed.0 {
-            return Err(INVALID_VALUE);
-        }
         let old = thread::with(|t| t.capture_mode.replace(new.0));
         put(mode, Mode(old))
     }
@@ -147,9 +145,14 @@ api! {
     }
 
     fn cudaStreamEndCapture(stream: cudaStream_t, pGraph: *mut cudaGraph_t) needs Context {
-        put(pGraph, null_mut())?;
         let mut rt = lock();
         let slot = rt.stream(stream as usize, "cudaStreamEndCapture")?;
+        if rt.capture_status(slot) != Status::None {
+            need(pGraph)?;
+        }
+        if !pGraph.is_null() {
+            put(pGraph, null_mut())?;
+        }
         let (body, handle) = rt.capture_end(slot)?;
         let body = Arc::new(body);
         if let Some(handle) = handle

@@ -67,7 +67,8 @@ fn wants(kind: Kind) -> Answer<(Want, Want)> {
     })
 }
 
-/// What rows that are longer than their pitch are answered with: another code for one row than for several (measured).
+/// What a copy of rows that are longer than their pitch is answered with: another code for one row than for several
+/// (measured).
 fn pitch_error(shape: Shape) -> cudaError {
     if shape.height > 1 {
         cudaError::cudaErrorInvalidPitchValue
@@ -158,9 +159,12 @@ fn fill(
     shape: Shape,
     stream: Option<cudaStream_t>,
 ) -> Answer {
-    if shape.width > shape.dst_pitch {
-        return Err(pitch_error(shape));
-    }
+    // The pitch of a single row does not matter (measured).
+    let shape = match shape.height {
+        1 => Shape::line(shape.width),
+        _ if shape.width > shape.dst_pitch => return Err(INVALID_VALUE),
+        _ => shape,
+    };
     let mut rt = lock();
     let slot = rt.stream(stream.map_or(0, |s| s as usize), call)?;
     if shape.width == 0 || shape.height == 0 {
@@ -249,14 +253,12 @@ api! {
     ) needs Context {
         {
             let mut rt = lock();
+            // The devices have to exist; where the memory lies, its address tells (measured).
             for (pointer, device) in [(dst as u64, dstDevice), (src as u64, srcDevice)] {
                 rt.device(device)?;
-                let lies_there = rt
-                    .memory
-                    .block(pointer)
-                    .is_some_and(|(_, b)| !b.host && b.device as c_int == device)
-                    || vmm::mapping(pointer).is_some_and(|(_, m)| m.device as c_int == device);
-                if count > 0 && !lies_there {
+                let on_a_device = rt.memory.block(pointer).is_some_and(|(_, b)| !b.host)
+                    || vmm::mapping(pointer).is_some();
+                if count > 0 && !on_a_device {
                     return Err(INVALID_VALUE);
                 }
             }

@@ -35,6 +35,9 @@ macro_rules! driver {
 /// A question about a pointer; its type is not among the header's that are bound here.
 type PointerGetAttribute = Option<unsafe extern "C" fn(*mut c_void, c_uint, u64) -> sys::CUresult>;
 
+/// The highest number of a pointer's attribute in the header of CUDA 13.0.
+const MOST_ATTRIBUTE: c_uint = 21;
+
 /// The same of a context's id.
 type CtxGetId = Option<unsafe extern "C" fn(sys::CUcontext, *mut c_ulonglong) -> sys::CUresult>;
 
@@ -177,7 +180,7 @@ driver! {
         let mut rights = Vec::new();
         for at in 0..count {
             let entry = get(desc.wrapping_add(at))?;
-            let device = on_device(entry.location)?;
+            let device = on_device(entry.location).map_err(|_| INVALID_VALUE)?;
             supports(rt.device(device)?)?;
             if !matches!(entry.flags.0, 0 | vmm::READ | vmm::READ_WRITE) {
                 return Err(INVALID_VALUE);
@@ -267,7 +270,9 @@ fn range(address: u64) -> Option<(u64, u64)> {
 fn attribute_of(data: *mut c_void, attribute: c_uint, address: u64) -> Answer {
     use crate::memory::Source;
     need(data)?;
-    let (start, len) = range(address).ok_or(INVALID_VALUE)?;
+    let found = range(address).ok_or(INVALID_VALUE)?;
+    // Of mapped memory all that is reserved with it, where `cuMemGetAddressRange` tells the mapping (measured).
+    let (start, len) = vmm::reservation(address).unwrap_or(found);
     let rt = lock();
     let (device, host, legacy) = match (rt.memory.block(address), rt.memory.pinned(address)) {
         (Some((_, b)), _) => (b.device, b.host, b.source == Source::Malloc),
@@ -291,7 +296,8 @@ fn attribute_of(data: *mut c_void, attribute: c_uint, address: u64) -> Answer {
         11 => number(start),
         12 => put(data.cast::<usize>(), len as usize),
         13 => word(1),
-        _ => Err(NOT_SUPPORTED),
+        1..=MOST_ATTRIBUTE => Err(NOT_SUPPORTED),
+        _ => Err(INVALID_VALUE),
     }
 }
 
@@ -345,11 +351,9 @@ fn entry_point(
         ),
     };
     put(function, found)?;
+    // What is not found is no error, even if nobody asks for the status (measured).
     if !status.is_null() {
-        return put(status, answer);
+        put(status, answer)?;
     }
-    match found.is_null() {
-        true => Err(cudaError::cudaErrorSymbolNotFound),
-        false => Ok(()),
-    }
+    Ok(())
 }

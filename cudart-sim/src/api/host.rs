@@ -81,7 +81,11 @@ api! {
         if rt.devices.iter().any(|d| d.owns(start)) || vmm::reserved(start) {
             return Err(INVALID_VALUE);
         }
-        if rt.memory.overlaps_pinned(start, len) {
+        // Memory of `cudaHostAlloc` is no case of "already registered" (measured), nor below of "not registered".
+        if rt.memory.pinned_in(start, len).any(|r| !r.registered) {
+            return Err(INVALID_VALUE);
+        }
+        if rt.memory.pinned_in(start, len).next().is_some() {
             return Err(cudaError::cudaErrorHostMemoryAlreadyRegistered);
         }
         let region = Pinned {
@@ -96,13 +100,10 @@ api! {
 
     fn cudaHostUnregister(ptr: *mut c_void) needs Context {
         let start = ptr as u64;
-        let known = |rt: &runtime::Guard| {
-            rt.memory
-                .pinned
-                .get(&start)
-                .filter(|r| r.registered)
-                .map(|_| ())
-                .ok_or(cudaError::cudaErrorHostMemoryNotRegistered)
+        let known = |rt: &runtime::Guard| match rt.memory.pinned(start) {
+            Some((_, region)) if !region.registered => Err(INVALID_VALUE),
+            Some((at, _)) if at == start => Ok(()),
+            _ => Err(cudaError::cudaErrorHostMemoryNotRegistered),
         };
         let rt = lock();
         known(&rt)?;

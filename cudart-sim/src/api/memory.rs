@@ -63,12 +63,19 @@ api! {
     }
 
     fn cudaMemGetInfo(free: *mut usize, total: *mut usize) needs Context {
-        need(free)?;
-        need(total)?;
+        // Either may be null (measured), not both.
+        if total.is_null() {
+            need(free)?;
+        }
         let mut rt = lock();
         let device = rt.device(thread::device() as i32)?;
-        put(free, device.available() as usize)?;
-        put(total, device.config.memory)
+        if !free.is_null() {
+            put(free, device.available() as usize)?;
+        }
+        if !total.is_null() {
+            put(total, device.config.memory)?;
+        }
+        Ok(())
     }
 
     fn cudaPointerGetAttributes(

@@ -4,7 +4,7 @@ use super::capture::allocation;
 use super::memory::bytes;
 use super::{api, get, need, put};
 use crate::capture::Status;
-use crate::error::{Answer, INVALID_VALUE, NOT_SUPPORTED};
+use crate::error::{Answer, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
 use crate::memory::{Block, Source};
 use crate::pool::{Location, Pool};
 use crate::runtime::{Guard, lock};
@@ -143,10 +143,11 @@ api! {
         put(memPool, device.default_pool as cudaMemPool_t)
     }
 
+    // This one and the next call an unknown device an invalid value, unlike the one above (measured).
     fn cudaDeviceGetMemPool(memPool: *mut cudaMemPool_t, device: c_int) needs Device {
         need(memPool)?;
         let mut rt = lock();
-        let device = rt.device(device)?;
+        let device = rt.device(device).map_err(|_| INVALID_VALUE)?;
         if !device.config.memory_pools {
             return Err(NOT_SUPPORTED);
         }
@@ -155,7 +156,7 @@ api! {
 
     fn cudaDeviceSetMemPool(device: c_int, memPool: cudaMemPool_t) needs Device {
         let mut rt = lock();
-        rt.device(device)?;
+        rt.device(device).map_err(|_| INVALID_VALUE)?;
         let location = rt.pool(memPool as usize)?.location;
         if location != Location::Device(device as u32) {
             return Err(INVALID_VALUE);
@@ -277,7 +278,7 @@ api! {
         let mut rt = lock();
         let location = rt.pool(memPool as usize)?.location;
         if count > crate::config::MAX_DEVICES {
-            return Err(INVALID_VALUE);
+            return Err(OUT_OF_MEMORY);
         }
         for at in 0..count {
             let entry = get(descList.wrapping_add(at))?;
@@ -286,9 +287,9 @@ api! {
             }
             rt.device(entry.location.id)?;
             let id = entry.location.id as u32;
-            // A device's access to its own memory cannot be taken away.
+            // A device's access to its own memory cannot be taken away (the code is measured).
             if location == Location::Device(id) && entry.flags.0 != 3 {
-                return Err(INVALID_VALUE);
+                return Err(INVALID_DEVICE);
             }
             if !matches!(entry.flags.0, 0 | 1 | 3) {
                 return Err(INVALID_VALUE);
@@ -305,7 +306,7 @@ api! {
     ) needs Context {
         let asked = get(location)?;
         let mut rt = lock();
-        rt.device(asked.id)?;
+        rt.device(asked.id).map_err(|_| INVALID_VALUE)?;
         let id = asked.id as u32;
         let pool = rt.pool(memPool as usize)?;
         let own = pool.location == Location::Device(id);

@@ -4,8 +4,8 @@ use super::clock::Who;
 use super::finding::{Finding, Op, Role, called_from};
 use super::view::Snapshot;
 use super::{Check, RUNNING, line, lock, on, set, who, with};
-use crate::runtime;
 use crate::sys::cudaStream_t;
+use crate::{runtime, thread};
 use std::ffi::c_void;
 use std::panic::Location;
 use std::sync::Arc;
@@ -89,10 +89,6 @@ pub enum By {
     /// allocator has to order the next use behind all of it, though not behind a stream that the block was allocated for
     /// and that never used it. (An allocation by nobody is one by the host.)
     Nobody,
-}
-
-fn in_host_function() -> bool {
-    crate::thread::with(|t| t.in_host_function.get())
 }
 
 enum Resolved {
@@ -185,7 +181,7 @@ pub fn on_free(ptr: *const c_void, len: usize, by: By) {
     let site = Location::caller();
     let by = match resolve(by) {
         // A host function is not where the host is: it knows less, and more.
-        Resolved::Host if in_host_function() => Resolved::Nobody,
+        Resolved::Host if thread::in_host_function() => Resolved::Nobody,
         by => by,
     };
     let access = line(ptr as u64, len as u64, true);
@@ -236,7 +232,7 @@ fn touched(
     write: bool,
     site: &'static Location<'static>,
 ) {
-    if on() && !in_host_function() {
+    if on() && !thread::in_host_function() {
         let access = line(ptr as u64, len as u64, write);
         called_from(site, || with(|c| c.host(call, Role::Access, access)));
     }

@@ -60,7 +60,7 @@ impl MemoryManager {
             if let Err(error) = unsafe { cuda::host_register(address, bytes) } {
                 return Err(Refused::new(error, memory));
             }
-            let owner = Owner::Host(Box::new(Held(memory)));
+            let owner = Owner::host(Box::new(Held(memory)));
             if let Err(owner) = self.inner.adopted.enter(address, bytes, None, owner) {
                 // Somebody said that it was device memory.
                 return Err(self.back_out(address, owner));
@@ -146,10 +146,9 @@ impl MemoryManager {
 
     /// Undoes a registration.
     fn back_out<T: Pod>(&self, address: usize, owner: Owner) -> Refused<Vec<T>> {
-        let held = match owner {
-            Owner::Host(owner) => owner.downcast::<Held<T>>().ok(),
-            Owner::Device(_) => None,
-        };
+        let held = owner
+            .take_host()
+            .and_then(|owner| owner.downcast::<Held<T>>().ok());
         // SAFETY: the caller has just registered the memory, and nobody uses it.
         match unsafe { cuda::host_unregister(address) } {
             Ok(()) => {

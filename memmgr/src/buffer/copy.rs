@@ -143,6 +143,7 @@ pub(crate) fn operate(
     work: impl FnOnce() -> Result<()>,
 ) -> Result<(Option<Arc<Fence>>, Result<()>)> {
     process::gate()?;
+    let _steady = handle.core().steady()?;
     if let Some(keeper) = capture::keeper(handle)? {
         for (part, _) in touched {
             part.can_be_captured()?;

@@ -2,7 +2,7 @@
 
 use super::{DeviceBuffer, PinnedBuffer};
 use crate::{
-    Pod, Stream, checker, cuda,
+    Pod, Stream, checker,
     error::{Error, Result},
     event::{Event, Submitted},
     stream::handle_of,
@@ -212,12 +212,17 @@ fn start<S: Buffer, D: Buffer>(
 ) -> TransferResult<S, D> {
     // A copy of nothing, or of two lengths, ends before any CUDA call.
     let calls = source.bytes() != 0 && source.bytes() == target.bytes();
+    let core = handle_of(stream).core();
     let submitted = if calls {
-        refuse_capture(stream)
+        core.steady().and_then(|steady| {
+            refuse_capture(stream)?;
+            let submitted = copy(&source, &mut target);
+            drop(steady);
+            submitted
+        })
     } else {
-        Ok(())
-    }
-    .and_then(|()| copy(&source, &mut target));
+        copy(&source, &mut target)
+    };
     match submitted {
         Ok(submitted) => Ok(Transfer {
             source,
@@ -230,12 +235,8 @@ fn start<S: Buffer, D: Buffer>(
 
 /// What is captured runs when its graph is launched, or never: nobody could wait for it.
 fn refuse_capture(stream: &Stream) -> Result<()> {
-    let handle = handle_of(stream);
-    // SAFETY: the handle is alive as long as `stream`.
-    if handle.with_device(|| unsafe { cuda::stream_is_capturing(handle.raw()) })? {
-        return Err(Error::Unsupported {
-            reason: "a transfer on a stream that is being captured".into(),
-        });
-    }
-    Ok(())
+    handle_of(stream).refuse_capture(
+        "a transfer",
+        "borrow the buffers for the copy, or begin after the capture has ended",
+    )
 }

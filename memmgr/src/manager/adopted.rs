@@ -6,8 +6,10 @@
 use crate::{
     context,
     cuda::{self, NOT_PERMITTED},
+    device::keeping_current,
     error::{Error, Result},
     event::Fence,
+    foreign,
     planted::{self, Mistake},
     pool::{
         BlockRange, Span, Use, add_follower, add_use, check_inside, pending_uses, worth_a_query,
@@ -20,19 +22,30 @@ use crate::{
         lock,
     },
 };
-use std::{
-    any::Any,
-    collections::BTreeMap,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-};
+use std::{any::Any, collections::BTreeMap, mem::ManuallyDrop, sync::Arc};
 
 /// Whose memory it is.
 pub(crate) enum Owner {
-    /// Of the host, registered: what holds it.
-    Host(Box<dyn Any + Send>),
+    /// Of the host, registered: what holds it. Registered memory must not reach the host's heap, whatever becomes of this:
+    /// only [`Owner::take_host`] can free it.
+    Host(ManuallyDrop<Box<dyn Any + Send>>),
     /// Of a device: what frees it.
     Device(Box<dyn FnOnce() + Send>),
+}
+
+impl Owner {
+    /// What holds memory of the host that is registered.
+    pub fn host(holds: Box<dyn Any + Send>) -> Self {
+        Self::Host(ManuallyDrop::new(holds))
+    }
+
+    /// What holds memory of the host: it is not registered any more, and nothing touches it.
+    pub fn take_host(self) -> Option<Box<dyn Any + Send>> {
+        match self {
+            Self::Host(holds) => Some(ManuallyDrop::into_inner(holds)),
+            Self::Device(_) => None,
+        }
+    }
 }
 
 struct Block {
@@ -88,10 +101,7 @@ impl Adopted {
 
     /// Takes host memory out of the books: nothing touches it any more, and it is not registered.
     pub fn take_host(&self, address: usize) -> Option<Box<dyn Any + Send>> {
-        match self.remove(address)?.owner {
-            Owner::Host(owner) => Some(owner),
-            Owner::Device(_) => None,
-        }
+        self.remove(address)?.owner.take_host()
     }
 
     /// The guard is gone: the memory goes back at a later call. Makes no CUDA call.
@@ -173,6 +183,7 @@ impl Adopted {
             && let Some(core) = &block.stream
             && !Arc::ptr_eq(core, handle.core())
             && !block.followers.contains(&handle.core().uid)
+            && !planted::is_made(Mistake::AllocationsAreNotFollowed)
         {
             fences.push(Fence::open(core.clone()));
         }
@@ -225,12 +236,28 @@ impl Drop for Adopted {
     }
 }
 
+/// What is left of a list while it is worked on.
+struct Rest<'a> {
+    leaving: std::vec::IntoIter<Leaving>,
+    list: &'a Mutex<Vec<Leaving>>,
+}
+
+impl Drop for Rest<'_> {
+    fn drop(&mut self) {
+        lock(self.list).extend(&mut self.leaving);
+    }
+}
+
 fn release(list: &Mutex<Vec<Leaving>>) {
     if process::gate().is_err() {
         return;
     }
-    let leaving = std::mem::take(&mut *lock(list));
-    for left in leaving {
+    // What is not reached goes back to the list, whatever happens.
+    let mut rest = Rest {
+        leaving: std::mem::take(&mut *lock(list)).into_iter(),
+        list,
+    };
+    for left in rest.leaving.by_ref() {
         let settled = left.marks.iter().try_for_each(|mark| {
             context::check(mark.core().device())?;
             mark.wait_on_host()
@@ -245,26 +272,37 @@ fn release(list: &Mutex<Vec<Leaving>>) {
         }
         match left.owner {
             Owner::Device(free) => {
-                if catch_unwind(AssertUnwindSafe(free)).is_err() {
-                    tracing::error!("what frees adopted memory panicked");
+                // Whoever wrote it could not know that somebody captures now, nor which device is current.
+                let mut free = Some(free);
+                let mut call = || {
+                    if let Some(free) = free.take() {
+                        foreign::report("what frees adopted memory", || keeping_current(free));
+                    }
+                };
+                if cuda::relaxed(|| {
+                    call();
+                    Ok(())
+                })
+                .is_err()
+                {
+                    call();
                 }
             }
-            Owner::Host(owner) => {
+            owner @ Owner::Host(_) => {
                 // SAFETY: the memory was registered when it was adopted, its guard is gone, and so is all work on it.
                 match unsafe { cuda::host_unregister(left.address) } {
-                    Ok(()) => drop(owner),
+                    Ok(()) => drop(owner.take_host()),
                     Err(Error::Cuda {
                         code: NOT_PERMITTED,
                         ..
                     }) => lock(list).push(Leaving {
                         address: left.address,
-                        owner: Owner::Host(owner),
+                        owner,
                         marks: Vec::new(),
                     }),
-                    // Registered memory must not reach the host's heap: it stays for good.
+                    // It stays for good.
                     Err(error) => {
                         tracing::warn!(%error, "adopted memory could not be unregistered: it is not given back");
-                        std::mem::forget(owner);
                     }
                 }
             }

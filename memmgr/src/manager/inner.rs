@@ -6,9 +6,10 @@ use crate::{
     config::Config,
     context,
     cuda::{self, CopyKind},
-    device::{memory_pools_supported, on_device},
+    device::{keeping_current, memory_pools_supported, on_device},
     error::{Error, OutOfMemory, Place, Result},
     event::Fence,
+    foreign,
     mode::DeviceAllocatorMode,
     planted::{self, Mistake},
     pool::{
@@ -25,11 +26,7 @@ use crate::{
         lock,
     },
 };
-use std::{
-    ffi::c_void,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-};
+use std::{ffi::c_void, sync::Arc};
 
 /// How often the hook of [`MemoryManager::on_out_of_memory`] is asked for one request.
 const HOOK_CALLS: usize = 16;
@@ -277,7 +274,8 @@ impl Inner {
         let hook = lock(&self.hook).clone().filter(|_| refusal.can_ever_fit());
         for _ in 0..HOOK_CALLS {
             let Some(hook) = &hook else { break };
-            if !catch_unwind(AssertUnwindSafe(|| hook(&refusal))).unwrap_or(false) {
+            let asked = foreign::report("the hook", || keeping_current(|| hook(&refusal)));
+            if !asked.unwrap_or(false) {
                 break;
             }
             match allocate() {
@@ -371,6 +369,7 @@ impl Inner {
         if handle.core().is_per_thread()
             && let Some(home) = self.states().find_map(home)
         {
+            let _steady = handle.core().steady()?;
             handle.refuse_capture(
                 "a free on the thread's default stream of what a graph uses",
                 "free it after the capture has ended",
@@ -417,7 +416,9 @@ impl Inner {
             && !process::is_over()
         {
             self.drop_failures.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(%error, "a guard could not free its memory: the block stays out of use");
+            foreign::log(
+                || tracing::warn!(%error, "a guard could not free its memory: the block stays out of use"),
+            );
             *lock(&self.last_drop_failure) = Some(error);
         }
     }
@@ -459,7 +460,9 @@ impl Inner {
         };
         if let Err(error) = self.free(block.start, freed.on(), memory) {
             self.drop_failures.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(%error, "a block that a graph had kept could not be freed: it stays out of use");
+            foreign::log(
+                || tracing::warn!(%error, "a block that a graph had kept could not be freed: it stays out of use"),
+            );
             *lock(&self.last_drop_failure) = Some(error);
         }
     }
@@ -596,6 +599,9 @@ impl Inner {
     /// Waits on the host for the recorded uses of a block: all, or those that write.
     pub fn settle(&self, home: Home, block: BlockRange, only_writes: bool) -> Result<()> {
         process::gate()?;
+        if planted::is_made(Mistake::ViewsDoNotWait) {
+            return Ok(());
+        }
         let fences = match home {
             Home::Pinned => self.pinned.uses(block, only_writes),
             Home::Pool(device) => self.state(device)?.pool.uses(block, only_writes),
@@ -629,6 +635,7 @@ impl Inner {
         }
         // What is captured has not run when it is over, and runs again and again: the graph keeps its blocks.
         let homes: Vec<Home> = blocks.iter().map(|(home, ..)| *home).collect();
+        let _steady = handle.core().steady()?;
         if let Some(keeper) = capture::keeper(handle)? {
             for (home, block, writes) in blocks {
                 keeper.keep(self, home, block, writes);

@@ -468,6 +468,7 @@ impl MemoryManager {
             ));
         };
         let handle = handle_of(stream);
+        let _steady = handle.core().steady()?;
         if let Some(keeper) = capture::keeper(handle)? {
             keeper.keep(&self.inner, home, block.whole(), true);
             return Ok(());
@@ -661,7 +662,9 @@ impl MemoryManager {
     ///
     /// # Errors
     /// What the runtime says; the rest has been given back all the same.
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn trim(&self) -> Result<usize> {
+        let _called = checker::called_here();
         context::check_all()?;
         self.inner.adopted.release();
         let mut total = self.inner.pinned.trim();

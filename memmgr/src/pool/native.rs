@@ -18,6 +18,7 @@ use crate::{
     error::{Error, OutOfMemory, Place, Result},
     event::Fence,
     mode::DeviceAllocatorMode,
+    planted::{self, Mistake},
     process,
     stats::{NativePoolUsage, PoolStats},
     stream::{Handle, Stream, StreamCore, handle_of},
@@ -202,6 +203,7 @@ impl Native {
     ) -> Result<usize> {
         best_fit::checked(size)?;
         context::check(self.device)?;
+        let _steady = on.map(|handle| handle.core().steady()).transpose()?;
         if let Some(handle) = on {
             handle.refuse_capture(
                 "an allocation of the driver's pool on a stream",
@@ -226,11 +228,13 @@ impl Native {
         let mut uses = Vec::new();
         let stream = match on.filter(|_| result.is_ok()) {
             Some(handle) if handle.core().is_per_thread() => {
-                uses.push(Use {
-                    fence: Fence::after_work(handle).0,
-                    span: Span::ALL,
-                    writes: true,
-                });
+                if !planted::is_made(Mistake::ThreadsLeaveNoEvents) {
+                    uses.push(Use {
+                        fence: Fence::after_work(handle).0,
+                        span: Span::ALL,
+                        writes: true,
+                    });
+                }
                 None
             }
             other => other.map(|handle| handle.core().clone()),
@@ -323,6 +327,15 @@ impl Native {
     pub fn free(&self, address: usize, on: FreeOn<'_>) -> Result<Option<()>> {
         if lock(&self.state).blocks.contains_key(&address) {
             context::check(self.device)?;
+            // Only its own thread can record the point of the free, and only now: what is refused stays live.
+            if let FreeOn::Stream(handle) = on
+                && handle.core().is_per_thread()
+            {
+                handle.refuse_capture(
+                    "a free on the thread's default stream",
+                    "free it after the capture has ended, or on another stream",
+                )?;
+            }
         }
         let block = {
             let mut state = lock(&self.state);
@@ -379,11 +392,15 @@ impl Native {
             .map(|used| used.fence.clone())
             .filter(|fence| !fence.is_done())
             .collect();
+        let steady = handle.map(|handle| handle.core().steady());
         // The stream itself, if nobody else has anything to do with the block, and a free in it would not be captured.
-        if let Some(handle) = handle
+        if let (Some(handle), Some(Ok(_))) = (handle, &steady)
             && !handle.is_out_of_bounds()
         {
-            let mine = |core: &Arc<StreamCore>| Arc::ptr_eq(core, handle.core());
+            let mine = |core: &Arc<StreamCore>| {
+                Arc::ptr_eq(core, handle.core())
+                    || planted::is_made(Mistake::AsyncFreesIgnoreOthers)
+            };
             if block.stream.as_ref().is_none_or(mine) && uses.iter().all(|fence| mine(fence.core()))
             {
                 let result = handle.with_device(|| {
@@ -397,15 +414,20 @@ impl Native {
                 return self.finish_free(address, marks, result);
             }
         }
+        drop(steady);
         // Otherwise an internal stream waits for everybody and frees; no stream of the user's waits.
         let mut marks = uses;
         if let Some(handle) = handle {
             // Recorded when the free waits for it, which is later where CUDA permits no call now.
             marks.push(if handle.core().is_per_thread() {
-                Fence::record(handle)?
+                Fence::after_work(handle).0
             } else {
                 Fence::open(handle.core().clone())
             });
+        }
+        if let (FreeOn::Core(core), None) = (on, handle) {
+            // Its last handle went while a graph kept the block: what was in it then comes first all the same.
+            marks.push(Fence::open(core.clone()));
         }
         let allocated_elsewhere = block
             .stream
@@ -423,7 +445,21 @@ impl Native {
             lock(&self.state).parked.push((address, marks));
             return Ok(());
         }
-        let result = self.free_behind(address, &marks);
+        let handle = match self.follow(&marks) {
+            Ok(stream) => handle_of(stream),
+            // Nothing was submitted: the block is what it was, and the next call tries again.
+            Err(error) => {
+                if !error.ends_context() {
+                    lock(&self.state).parked.push((address, marks));
+                }
+                return match error.cuda_code() {
+                    Some(cuda::NOT_PERMITTED) => Ok(()),
+                    _ => Err(error),
+                };
+            }
+        };
+        // SAFETY: the block is out of the books and the stream waits for everything that may touch it.
+        let result = unsafe { cuda::free_async(address, handle.raw()) };
         self.finish_free(address, marks, result)
     }
 
@@ -451,14 +487,16 @@ impl Native {
         state.freed_on.insert(core.uid, point);
     }
 
-    fn free_behind(&self, address: usize, marks: &[Arc<Fence>]) -> Result<()> {
+    /// The stream that frees, made to wait for these.
+    fn follow(&self, marks: &[Arc<Fence>]) -> Result<&Stream> {
         let stream = internal_stream(&self.freeing, self.device)?;
         let handle = handle_of(stream);
-        marks
-            .iter()
-            .try_for_each(|mark| mark.wait_on_stream(handle))?;
-        // SAFETY: the block is out of the books and the stream waits for everything that may touch it.
-        unsafe { cuda::free_async(address, handle.raw()) }
+        if !planted::is_made(Mistake::AsyncFreesDoNotWait) {
+            marks
+                .iter()
+                .try_for_each(|mark| mark.wait_on_stream(handle))?;
+        }
+        Ok(stream)
     }
 
     /// A free that CUDA does not permit here (in a host function) is left to the next call. After any other failure the
@@ -492,7 +530,7 @@ impl Native {
         };
         for (address, marks) in parked {
             if let Err(error) = self.free_behind_or_park(address, marks) {
-                tracing::warn!(%error, "a parked block could not be freed");
+                tracing::debug!(%error, "a parked block could not be freed");
             }
         }
     }
@@ -586,6 +624,7 @@ impl Native {
             && let Some(core) = &block.stream
             && !Arc::ptr_eq(core, handle.core())
             && !block.followers.contains(&handle.core().uid)
+            && !planted::is_made(Mistake::AllocationsAreNotFollowed)
         {
             fences.push(Fence::open(core.clone()));
         }

@@ -3,14 +3,10 @@
 use crate::{
     checker,
     error::{Error, Place, Result},
+    foreign,
     sync::OnceLock,
 };
-use std::{
-    fmt,
-    ops::Range,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-};
+use std::{fmt, ops::Range, sync::Arc};
 
 /// In whose order a block changes hands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -75,10 +71,8 @@ impl Observed {
         if let Some(checker) = checker::listener() {
             report(checker);
         }
-        if let Some(observer) = self.0.get()
-            && catch_unwind(AssertUnwindSafe(|| report(observer.as_ref()))).is_err()
-        {
-            tracing::error!("an observer panicked");
+        if let Some(observer) = self.0.get() {
+            foreign::report("an observer", || report(observer.as_ref()));
         }
     }
 }

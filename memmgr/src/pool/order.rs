@@ -309,12 +309,32 @@ impl Order {
             return Owner::new(*id, self.entry(*id).map_or(SHARED, |entry| entry.class));
         }
         let core = first.core().clone();
-        let class = if marks.iter().all(|mark| Arc::ptr_eq(mark.core(), &core)) {
+        let class = if planted::is_made(Mistake::SharedMemoryIsAnybodys)
+            || marks.iter().all(|mark| Arc::ptr_eq(mark.core(), &core))
+        {
             self.slot(&core).class
         } else {
             SHARED
         };
-        Owner::new(self.new_owner(marks, class), class)
+        // A use whose event could not be recorded is no epoch: its stream's next call tries again, or who finds it idle.
+        let open: Vec<Arc<Fence>> = marks
+            .iter()
+            .filter(|mark| !mark.is_closed() && !mark.is_closing() && !self.is_epoch(mark))
+            .cloned()
+            .collect();
+        let id = self.new_owner(marks, class);
+        for mark in &open {
+            self.enqueue(mark);
+        }
+        Owner::new(id, class)
+    }
+
+    /// Whether the mark is the open epoch of its stream.
+    fn is_epoch(&self, mark: &Fence) -> bool {
+        self.slots
+            .get(&mark.core().uid)
+            .and_then(|slot| slot.epoch.as_ref())
+            .is_some_and(|(fence, _)| fence.uid == mark.uid)
     }
 
     /// The owner of a block that is freed.
@@ -358,6 +378,9 @@ impl Order {
             None => (self.owner_of(marks), None),
             Some(core) if core.is_per_thread() => {
                 let (owner, fence) = self.single(core);
+                if planted::is_made(Mistake::ThreadsLeaveNoEvents) {
+                    return (Owner::IDLE, Some(fence));
+                }
                 if marks.is_empty() {
                     return (owner, Some(fence));
                 }
@@ -406,11 +429,7 @@ impl Order {
         }
         // The open epoch of a stream in use stays: its next free would only make it again.
         if let [mark] = entry.marks.as_slice()
-            && self
-                .slots
-                .get(&mark.core().uid)
-                .and_then(|slot| slot.epoch.as_ref())
-                .is_some_and(|(fence, _)| fence.uid == mark.uid)
+            && self.is_epoch(mark)
             && !mark.core().is_retired()
         {
             return;
@@ -502,8 +521,10 @@ impl Order {
             .collect();
         marks.sort_unstable_by_key(|mark| mark.uid);
         marks.dedup_by_key(|mark| mark.uid);
-        for mark in &marks {
-            self.detach(mark);
+        if !planted::is_made(Mistake::EpochsGoOn) {
+            for mark in &marks {
+                self.detach(mark);
+            }
         }
         marks
     }

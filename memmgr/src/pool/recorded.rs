@@ -61,10 +61,11 @@ pub(crate) struct Use {
 /// another part of the block covers nothing.
 pub(crate) fn add_use(uses: &mut Vec<Use>, new: Use) {
     let anywhere = planted::is_made(Mistake::UsesCoverOtherParts);
+    let reads = planted::is_made(Mistake::ReadsReplaceWrites);
     uses.retain(|old| {
         let needless = old.fence.is_done()
             || (new.fence.covers(&old.fence)
-                && (new.writes || !old.writes)
+                && (new.writes || !old.writes || reads)
                 && (anywhere || new.span.contains(old.span)));
         !needless
     });
@@ -87,7 +88,9 @@ fn join_uses(uses: &mut Vec<Use>) {
             .and_then(|at| uses.get_mut(*at));
         match place {
             Some(kept) if used.fence.covers(&kept.fence) => {
-                kept.fence = used.fence;
+                if !planted::is_made(Mistake::JoinedUsesEndEarly) {
+                    kept.fence = used.fence;
+                }
                 kept.span = kept.span.hull(used.span);
                 kept.writes |= used.writes;
             }

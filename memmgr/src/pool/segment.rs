@@ -8,6 +8,7 @@ use crate::{
     error::{Error, Place, Result},
     event::Fence,
     manager::adopted,
+    planted::{self, Mistake},
     stream::{Stream, handle_of},
     sync::{Mutex, OnceLock, lock},
 };
@@ -52,6 +53,9 @@ impl Source {
                 let zeroed = internal_stream(zeroing, *device).and_then(|stream| {
                     // SAFETY: the memory was just made and nobody else knows it; the stream is alive.
                     unsafe { cuda::memset_async(base, 0, len, handle_of(stream).raw())? };
+                    if planted::is_made(Mistake::ZeroingIsNotAwaited) {
+                        return Ok(());
+                    }
                     stream.synchronize()
                 });
                 if let Err(error) = zeroed {
@@ -151,7 +155,9 @@ pub(crate) fn release_orphans() {
     adopted::release_orphans();
     let orphans = std::mem::take(&mut *lock(&ORPHANS));
     for left in orphans {
-        if let Err(error) = left.settle() {
+        if !planted::is_made(Mistake::OrphansDoNotWait)
+            && let Err(error) = left.settle()
+        {
             // Without a proof they stay; whoever comes next tries again.
             tracing::warn!(%error, "segments of a dropped manager cannot be given back now");
             lock(&ORPHANS).push(left);

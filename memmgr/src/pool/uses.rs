@@ -9,6 +9,7 @@ use crate::{
     checker,
     error::{Error, Result},
     event::Fence,
+    planted::{self, Mistake},
     stream::Handle,
     sync::lock,
 };
@@ -164,6 +165,7 @@ impl Pool {
                 .as_ref()
                 .is_some_and(|stream| Arc::ptr_eq(stream, handle.core()));
             if !allocated_here
+                && !planted::is_made(Mistake::InheritedMarksAreForgotten)
                 && !live.inherited.is_empty()
                 && !live.followers.contains(&handle.core().uid)
             {

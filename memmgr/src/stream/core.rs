@@ -71,6 +71,28 @@ enum End {
     Deferred,
 }
 
+/// Whether a stream is being captured is asked first, and something submitted then: nobody may begin or end a capture
+/// between the two, or the one is in a graph that does not keep its memory, and the other runs in no order.
+#[derive(Default)]
+struct Submitting {
+    calls: usize,
+    /// A capture begins or ends.
+    turns: bool,
+}
+
+/// As long as this lives, no capture of the manager's begins or ends on the stream.
+pub(crate) struct Steady<'a>(&'a StreamCore);
+
+impl Drop for Steady<'_> {
+    fn drop(&mut self) {
+        let mut submitting = lock(&self.0.submitting);
+        submitting.calls = submitting.calls.saturating_sub(1);
+        if submitting.calls == 0 {
+            self.0.quiet.notify_all();
+        }
+    }
+}
+
 /// The state of one stream, shared by all its handles and by whatever it left behind in pools.
 pub(crate) struct StreamCore {
     /// Unique in the process, never reused.
@@ -84,12 +106,25 @@ pub(crate) struct StreamCore {
     users: AtomicU64,
     /// Whether the stream was being captured when it was last asked: no event can be recorded on it then.
     capturing: AtomicBool,
+    submitting: Mutex<Submitting>,
+    /// Signalled when nobody submits, and when a capture has begun or ended.
+    quiet: Condvar,
     /// Who keeps what is allocated on the stream now: set while [`Stream::capture`](crate::Stream::capture) runs.
     keeps: AtomicBool,
     keeper: Mutex<Option<Arc<Keeper>>>,
     clock: AtomicU64,
     end: Mutex<End>,
     ended: Condvar,
+}
+
+/// A capture begins or ends.
+struct Turn<'a>(&'a StreamCore);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.submitting).turns = false;
+        self.0.quiet.notify_all();
+    }
 }
 
 impl StreamCore {
@@ -208,6 +243,52 @@ impl StreamCore {
         let former = std::mem::replace(&mut *place, keeper);
         drop(place);
         drop(former);
+    }
+
+    /// To be held from the question whether the stream is being captured to the end of what depends on the answer. Refused
+    /// while another thread begins or ends a capture.
+    pub fn steady(&self) -> Result<Steady<'_>> {
+        process::gate()?;
+        let mut submitting = lock(&self.submitting);
+        if submitting.turns {
+            return Err(capture::turning());
+        }
+        submitting.calls += 1;
+        Ok(Steady(self))
+    }
+
+    /// Begins a capture with `f`: refused while others submit, since such a call may take as long as the stream's work.
+    pub fn begin_capture<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        process::gate()?;
+        {
+            let mut submitting = lock(&self.submitting);
+            if submitting.turns || submitting.calls > 0 {
+                return Err(capture::turning());
+            }
+            submitting.turns = true;
+        }
+        let _turn = Turn(self);
+        f()
+    }
+
+    /// Ends a capture with `f`. Waits for others who submit: what is captured waits for no work.
+    pub fn end_capture<T>(&self, f: impl FnOnce() -> T) -> T {
+        // Who submitted when the process was forked does not exist in the child.
+        if process::is_forked() {
+            return f();
+        }
+        {
+            let wait = |submitting, until: fn(&mut Submitting) -> bool| {
+                self.quiet
+                    .wait_while(submitting, until)
+                    .unwrap_or_else(PoisonError::into_inner)
+            };
+            let mut submitting = wait(lock(&self.submitting), |submitting| submitting.turns);
+            submitting.turns = true;
+            drop(wait(submitting, |submitting| submitting.calls > 0));
+        }
+        let _turn = Turn(self);
+        f()
     }
 
     /// Whether the stream is being captured: the one question that a capture survives.
@@ -344,8 +425,11 @@ impl StreamCore {
         }
         // Nobody else holds the state: no block and no mark will ever ask for the end.
         let wanted = Arc::strong_count(self) > 1 && !planted::is_made(Mistake::EndsAreForgotten);
-        let end = if !wanted || process::is_over() {
+        let end = if !wanted {
             End::Done
+        } else if let Err(error) = process::gate() {
+            // Nothing is known of its work, and somebody may be waiting for that.
+            End::Lost(error)
         } else {
             match PooledEvent::new(self.device)
                 .and_then(|event| self.record_raw(event.raw()).map(|()| event))
@@ -353,7 +437,7 @@ impl StreamCore {
                 Ok(event) => End::Recorded(Arc::new(event)),
                 Err(error) if is_not_permitted(&error) => return self.defer(error),
                 // SAFETY: the handle is alive until this function destroys it, or its owner after this call.
-                Err(error) => match unsafe { cuda::stream_query(self.raw) } {
+                Err(error) => match self.with_device(|| unsafe { cuda::stream_query(self.raw) }) {
                     Ok(true) => End::Done,
                     _ => End::Lost(error),
                 },
@@ -541,6 +625,8 @@ impl Handle {
             owned: AtomicBool::new(owned),
             users: AtomicU64::new(USER),
             capturing: AtomicBool::new(false),
+            submitting: Mutex::default(),
+            quiet: Condvar::new(),
             keeps: AtomicBool::new(false),
             keeper: Mutex::new(None),
             clock: AtomicU64::new(1),
@@ -548,7 +634,12 @@ impl Handle {
             ended: Condvar::new(),
         });
         registry.insert((device, id), Arc::downgrade(&core));
-        Ok(Self { core, weight: USER })
+        let handle = Self { core, weight: USER };
+        if kind == StreamKind::Legacy {
+            // CUDA never ends it, and whoever makes a handle anew means the same stream: a user for good.
+            std::mem::forget(handle.clone());
+        }
+        Ok(handle)
     }
 }
 
@@ -567,5 +658,34 @@ impl Drop for Handle {
         if !process::is_forked() {
             self.core.leave(self.weight);
         }
+    }
+}
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use crate::{cuda, stream::Stream, stream::handle_of};
+    use std::{sync::mpsc, thread, time::Duration};
+
+    /// The owner of a borrowed stream may destroy it once the last `Stream` is gone: no call of another thread uses it then.
+    #[test]
+    fn the_last_drop_of_a_borrowed_stream_waits_for_the_calls_that_use_it() {
+        let raw = cuda::stream_create(cuda_sys::cudaStreamNonBlocking, 0).unwrap();
+        // SAFETY: the stream is destroyed below, when the last handle is gone.
+        let borrowed = unsafe { Stream::borrow_raw(cuda::pointer(raw.0)) }.unwrap();
+        let visitor = handle_of(&borrowed).core().upgrade().unwrap();
+        let (sender, receiver) = mpsc::channel();
+        let dropper = thread::spawn(move || {
+            drop(borrowed);
+            sender.send(()).unwrap();
+        });
+        let early = receiver.recv_timeout(Duration::from_millis(200));
+        assert!(early.is_err(), "the drop left a visitor behind");
+        // Nobody comes after the last user, but for those who are there.
+        drop(visitor.clone());
+        drop(visitor);
+        receiver.recv_timeout(Duration::from_secs(60)).unwrap();
+        dropper.join().unwrap();
+        // SAFETY: no handle is left.
+        unsafe { cuda::stream_destroy(raw) }.unwrap();
     }
 }

@@ -1,6 +1,7 @@
 //! Streams: owning and borrowed handles, one shared state a stream, known by its id and never by its handle.
 
 mod core;
+mod host_function;
 
 pub use self::core::StreamKind;
 #[cfg(all(shuttle, feature = "sim"))]
@@ -149,7 +150,8 @@ impl Stream {
     ///
     /// Dropping the last handle waits for calls of the manager on other threads that use the stream at that moment, so
     /// that its owner may destroy it afterwards; it must not happen in a host function, nor while the stream is captured: what
-    /// it left in pools would never be used again.
+    /// it left in pools would never be used again. What the stream gets after that is unknown to the manager: keep a handle
+    /// as long as kernels in it use guards that were allocated on it.
     ///
     /// # Safety
     /// `stream` is a live `cudaStream_t` and stays so until the last handle made from it is dropped.
@@ -185,7 +187,7 @@ impl Stream {
         Ok(Self { handle })
     }
 
-    /// The legacy default stream of a device.
+    /// The legacy default stream of a device. Unlike others it does not end with its last handle.
     ///
     /// # Errors
     /// [`Error::Unavailable`] without a driver; what the runtime says for an ordinal that does not exist.
@@ -261,30 +263,12 @@ impl Stream {
     /// What the runtime says, and [`Error::Unsupported`] while the stream is captured, since the function can run only once;
     /// it is not run then.
     pub fn launch_host(&self, function: impl FnOnce() + Send + 'static) -> Result<()> {
+        let _steady = self.handle.core().steady()?;
         self.handle.refuse_capture(
             "a host function that can run only once",
             "launch it beside the graph",
         )?;
-        type Job = Box<dyn FnOnce() + Send>;
-        unsafe extern "C" fn run(data: *mut c_void) {
-            // SAFETY: `data` came from `Box::into_raw` below and the runtime calls this once.
-            let job = unsafe { Box::from_raw(data.cast::<Job>()) };
-            let job = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
-            if cuda::as_host_function(job).is_err() {
-                tracing::error!("a host function panicked");
-            }
-        }
-        let job: *mut Job = Box::into_raw(Box::new(Box::new(function)));
-        let raw = self.handle.raw();
-        // SAFETY: the handle is alive; `run` takes the box back once, on whatever thread, which `Send` allows.
-        let launched = self
-            .handle
-            .with_device(|| unsafe { cuda::launch_host_func(raw, run, job.cast()) });
-        if launched.is_err() {
-            // SAFETY: the runtime refused the function, so nobody else takes the box.
-            drop(unsafe { Box::from_raw(job) });
-        }
-        launched
+        host_function::launch(&self.handle, Box::new(function))
     }
 }
 

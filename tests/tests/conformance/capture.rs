@@ -675,7 +675,64 @@ fn legacy_stream() {
     ok!(cudaFree(p));
 }
 
+fn pools_and_page_locked_memory() {
+    let held = Shared::new({
+        let (mut pool, props) = (std::ptr::null_mut(), pool_of_device_0());
+        ok!(cudaMemPoolCreate(&mut pool, &props));
+        pool
+    });
+    let threshold = sys::cudaMemPoolAttr::cudaMemPoolAttrReleaseThreshold;
+    row("cudaMemPoolTrimTo", UNSAFE, |_| {
+        cuda!(cudaMemPoolTrimTo(held.get(), 0))
+    });
+    row("cudaMemPoolGetAttribute", UNSAFE, |_| {
+        let mut value = 0u64;
+        cuda!(cudaMemPoolGetAttribute(
+            held.get(),
+            threshold,
+            (&raw mut value).cast()
+        ))
+    });
+    row("cudaMemPoolSetAttribute", UNSAFE, |_| {
+        let mut value = 1u64 << 20;
+        cuda!(cudaMemPoolSetAttribute(
+            held.get(),
+            threshold,
+            (&raw mut value).cast()
+        ))
+    });
+    let made = Made::default();
+    row("cudaMemPoolCreate", UNSAFE, |_| {
+        let (mut pool, props) = (std::ptr::null_mut(), pool_of_device_0());
+        let code = cuda!(cudaMemPoolCreate(&mut pool, &props));
+        if code == 0 {
+            made.add(pool.cast());
+        }
+        code
+    });
+    made.free(|pool| cuda!(cudaMemPoolDestroy(pool.cast())));
+    row("cudaDeviceGetMemPool", ALWAYS_FINE, |_| {
+        cuda!(cudaDeviceGetMemPool(&mut std::ptr::null_mut(), 0))
+    });
+    let made = Made::default();
+    row("cudaMallocHost", UNSAFE, |_| {
+        let mut p = std::ptr::null_mut();
+        let code = cuda!(cudaMallocHost(&mut p, 4096));
+        if code == 0 {
+            made.add(p);
+        }
+        code
+    });
+    made.free(|p| cuda!(cudaFreeHost(p)));
+    ok!(cudaMemPoolDestroy(held.get()));
+}
+
+fn pool_of_device_0() -> sys::cudaMemPoolProps {
+    sys::mem_pool_props(0, NO_HANDLES, 0)
+}
+
 facts! {
+    pools_and_page_locked_memory, Gpu: "The same of pools (made, trimmed, asked and told attributes) and of `cudaMallocHost`; asking for the device's pool is fine";
     while_relaxed_elsewhere, Documentation: "A relaxed thread may call `cudaHostAlloc` and `cudaFreeHost`, use stream-ordered memory of another stream and query it, and make pools";
     graphs_beside_a_capture, Documentation: "A relaxed thread may instantiate, launch and destroy graphs beside a capture";
     what_a_stream_is_captured_into, Documentation: "`cudaStreamGetCaptureInfo` gives a number of the capture and the graph that it will end with";

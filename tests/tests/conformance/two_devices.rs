@@ -199,6 +199,12 @@ fn copies_of_pools() {
         is("back, from device 0", back(), 1);
         is("back, from device 1", there(back), 0);
     }
+    let a = stream();
+    let out = || cuda!(cudaMemcpyAsync(h, block, MIB, D2H, a));
+    is("out by a stream of device 0, from device 0", out(), 1);
+    is("from device 1", there(out), 0);
+    ok!(cudaStreamSynchronize(a));
+    destroy([a]);
     cuda!(cudaGetLastError());
     ok!(cudaStreamSynchronize(b));
     ok!(cudaFreeAsync(block, b));

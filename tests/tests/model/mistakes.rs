@@ -44,7 +44,7 @@ fn streams_whose_end_is_taken_for_done_are_found() {
 fn memory_that_is_handed_out_without_a_wait_is_found() {
     let program = "pools::memory_that_another_stream_freed_is_used_after_that_streams_work";
     is_found(
-        "MarksAreNotWaitedFor",
+        "RequestsDoNotWait",
         program,
         "memory was used before its last owner's work",
     );

@@ -30,7 +30,7 @@ fn begin() {
     let mistake = match std::env::var("MODEL_MISTAKE").as_deref() {
         Ok("FencesWakeNobody") => Some(Mistake::FencesWakeNobody),
         Ok("VisitorsAreForgotten") => Some(Mistake::VisitorsAreForgotten),
-        Ok("MarksAreNotWaitedFor") => Some(Mistake::MarksAreNotWaitedFor),
+        Ok("RequestsDoNotWait") => Some(Mistake::RequestsDoNotWait),
         Ok("GrowthWakesNobody") => Some(Mistake::GrowthWakesNobody),
         Ok("GraphsKeepNothing") => Some(Mistake::GraphsKeepNothing),
         Ok("UsesAreForgotten") => Some(Mistake::UsesAreForgotten),

@@ -28,40 +28,6 @@ fn is_range_error<T>(result: memmgr::Result<T>) {
     }
 }
 
-/// D04, for parts: what is stuck are copies of the other half.
-#[test]
-fn a_view_of_one_half_does_not_wait_for_copies_of_the_other() {
-    let mm = manager();
-    let s = Stream::new().unwrap();
-    let device = mm.device_zeroed::<u8>(2 * MIB, &s).unwrap();
-    let mut host = filled(&mm, 2 * MIB, 1);
-    s.synchronize().unwrap();
-    let gate = Gate::new();
-    stall(&s, &gate);
-    let reads = s
-        .copy_to_device(&host.slice(MIB..).unwrap(), &device.slice(..MIB).unwrap())
-        .unwrap();
-    let writes = s
-        .copy_to_host(
-            &device.slice(MIB..).unwrap(),
-            &mut host.slice_mut(MIB..).unwrap(),
-        )
-        .unwrap();
-    let mut front = host.slice_mut(..MIB).unwrap();
-    front.as_mut_slice().unwrap().fill(2);
-    let front = host.slice(..MIB).unwrap();
-    rig::assert_all(front.as_slice().unwrap(), 2, "the first half");
-    assert!(!reads.is_done().unwrap() && !writes.is_done().unwrap());
-    // One byte more, and it waits.
-    let opener = gate.open_after(Duration::from_millis(50));
-    let more = host.slice(..MIB + 1).unwrap();
-    assert_eq!(more.as_slice().unwrap()[MIB - 1..], [2, 0]);
-    assert!(writes.is_done().unwrap());
-    opener.join().unwrap();
-    drop((host, device));
-    mm.shutdown().unwrap();
-}
-
 #[test]
 fn a_stream_waits_for_the_parts_that_it_shares_with_others_and_for_no_more() {
     for mode in rig::modes() {

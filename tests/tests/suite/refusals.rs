@@ -1,6 +1,8 @@
 //! Case B17: "the device is full now" is not "this can never fit", and another error is neither.
 
-use crate::common::{MIB, assert_sound, last_error};
+#[cfg(feature = "sim")]
+use crate::common::assert_sound;
+use crate::common::{MIB, last_error};
 use memmgr::MemoryManager;
 use memmgr::{Config, Error, Stream};
 use std::sync::{

@@ -216,6 +216,45 @@ fn the_legacy_stream_serves_and_orders_its_blocks() {
     }
 }
 
+/// A guard that was allocated with one handle of it, a kernel launched with another, or with none.
+#[test]
+fn the_legacy_stream_is_one_stream_though_its_handles_come_and_go() {
+    for mode in rig::modes() {
+        let mm = MemoryManager::new(
+            Config::default()
+                .mode(*mode)
+                .device_pool_size(2 * MIB)
+                .device_pool_limit(Some(2 * MIB)),
+        )
+        .unwrap();
+        let free = Stream::new().unwrap();
+        let first = Stream::legacy(0).unwrap();
+        let id = first.id();
+        let guard = mm.device::<u8>(2 * MIB, &first).unwrap();
+        drop(first);
+        let gate = Gate::new();
+        {
+            let second = Stream::legacy(0).unwrap();
+            assert_eq!(second.id(), id);
+            stall(&second, &gate);
+            // SAFETY: the guard is alive, and the kernel belongs to the stream that it was allocated on.
+            unsafe { rig::kernel_fill(guard.as_ptr(), 0x10, 2 * MIB, &second) };
+        }
+        drop(guard);
+        let opener = gate.open_after(Duration::from_millis(50));
+        let next = mm.device::<u8>(2 * MIB, &free).unwrap();
+        let _ = free.memset(&next, 0x20).unwrap();
+        opener.join().unwrap();
+        Stream::legacy(0).unwrap().synchronize().unwrap();
+        let mut host = mm.pinned::<u8>(2 * MIB).unwrap();
+        let _ = free.copy_to_host(&next, &mut host).unwrap();
+        rig::assert_all(host.as_slice().unwrap(), 0x20, &mode.to_string());
+        drop((host, next));
+        assert_sound(&mm);
+        assert!(mm.shutdown().unwrap().live.is_empty());
+    }
+}
+
 #[test]
 fn each_thread_has_a_default_stream_of_its_own() {
     for mode in rig::modes() {
