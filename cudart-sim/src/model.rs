@@ -6,7 +6,8 @@
 //! on purpose, so that a test can show that it would notice.
 
 use crate::runtime;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 /// What [`plant`] can break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,25 @@ pub fn grant_threads(count: usize) {
 /// Whether the scheduler may change threads at atomic operations too, or only at locks, waits and starts of threads.
 pub fn fine(fine: bool) {
     FINE.store(fine.into(), Relaxed);
+}
+
+static MARKED: AtomicBool = AtomicBool::new(false);
+
+/// The scheduler's next point is one of the code above the simulator. A search that takes the simulator's own steps for one
+/// changes threads at these alone.
+pub fn mark() {
+    MARKED.store(true, Relaxed);
+}
+
+/// Whether this point is such a one.
+pub fn take_mark() -> bool {
+    MARKED.swap(false, Relaxed)
+}
+
+/// A marked point, for host functions.
+pub fn point() {
+    mark();
+    sync::sleep(Duration::ZERO);
 }
 
 /// Time passes for one of those who wait for it. Whether there was one.
@@ -93,10 +113,15 @@ pub fn counts() -> Counts {
     }
 }
 
-pub(crate) mod sync {
+/// What stands in for the standard library, for code above the simulator that is checked together with it.
+#[allow(missing_docs)]
+#[doc(hidden)]
+pub mod sync {
     use super::{FINE, Mistake, THREADS_LEFT, planted};
-    pub(crate) use shuttle::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-    pub(crate) use shuttle::thread_local;
+    /// A condition without time, which anybody may notify, with the lock or without.
+    pub use shuttle::sync::Condvar as Condition;
+    pub use shuttle::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+    pub use shuttle::{thread, thread_local};
     use std::sync::atomic::Ordering::Relaxed;
     use std::sync::{Arc, LockResult, PoisonError};
     use std::time::Duration;
@@ -268,10 +293,58 @@ pub(crate) mod sync {
         }
     }
 
+    /// A value that is made once. The standard library's would block the one thread of the system on which all of the
+    /// checker's run.
+    #[derive(Debug)]
+    pub struct OnceLock<T> {
+        making: Mutex<()>,
+        value: std::sync::OnceLock<T>,
+    }
+
+    impl<T> OnceLock<T> {
+        pub const fn new() -> Self {
+            Self {
+                making: Mutex::new(()),
+                value: std::sync::OnceLock::new(),
+            }
+        }
+
+        pub fn get(&self) -> Option<&T> {
+            self.value.get()
+        }
+
+        pub fn take(&mut self) -> Option<T> {
+            self.value.take()
+        }
+
+        pub fn set(&self, value: T) -> Result<(), T> {
+            let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+            self.value.set(value)
+        }
+
+        pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
+            if let Some(made) = self.get() {
+                return made;
+            }
+            let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(made) = self.get() {
+                return made;
+            }
+            let made = make();
+            self.value.get_or_init(|| made)
+        }
+    }
+
+    impl<T> Default for OnceLock<T> {
+        fn default() -> Self {
+            Self::new()
+        }
+    }
+
     /// Atomics whose operations are points of the scheduler's if a test wants that. No weak memory is modelled.
-    pub(crate) mod atomic {
+    pub mod atomic {
         use super::{FINE, Relaxed, point};
-        pub(crate) use std::sync::atomic::Ordering;
+        pub use std::sync::atomic::Ordering;
 
         fn maybe() {
             if FINE.load(Relaxed) != 0 {
@@ -281,41 +354,62 @@ pub(crate) mod sync {
 
         macro_rules! atomics {
             ($($name:ident: $type:ty),*) => {$(
-                pub(crate) struct $name(std::sync::atomic::$name);
+                #[derive(Debug, Default)]
+                pub struct $name(std::sync::atomic::$name);
 
-                #[allow(dead_code)]
                 impl $name {
-                    pub(crate) const fn new(value: $type) -> Self {
+                    pub const fn new(value: $type) -> Self {
                         Self(std::sync::atomic::$name::new(value))
                     }
 
-                    pub(crate) fn load(&self, order: Ordering) -> $type {
+                    pub fn load(&self, order: Ordering) -> $type {
                         maybe();
                         self.0.load(order)
                     }
 
-                    pub(crate) fn store(&self, value: $type, order: Ordering) {
+                    pub fn store(&self, value: $type, order: Ordering) {
                         maybe();
                         self.0.store(value, order);
+                    }
+
+                    pub fn swap(&self, value: $type, order: Ordering) -> $type {
+                        maybe();
+                        self.0.swap(value, order)
+                    }
+
+                    pub fn fetch_or(&self, value: $type, order: Ordering) -> $type {
+                        maybe();
+                        self.0.fetch_or(value, order)
                     }
                 }
             )*};
         }
 
-        atomics!(AtomicBool: bool, AtomicI32: i32, AtomicU32: u32, AtomicU64: u64, AtomicUsize: usize);
+        atomics!(
+            AtomicBool: bool, AtomicU8: u8, AtomicI32: i32, AtomicU32: u32, AtomicU64: u64, AtomicUsize: usize
+        );
 
         macro_rules! counters {
             ($($name:ident: $type:ty),*) => {$(
-                #[allow(dead_code)]
                 impl $name {
-                    pub(crate) fn fetch_add(&self, value: $type, order: Ordering) -> $type {
+                    pub fn fetch_add(&self, value: $type, order: Ordering) -> $type {
                         maybe();
                         self.0.fetch_add(value, order)
                     }
 
-                    pub(crate) fn fetch_sub(&self, value: $type, order: Ordering) -> $type {
+                    pub fn fetch_sub(&self, value: $type, order: Ordering) -> $type {
                         maybe();
                         self.0.fetch_sub(value, order)
+                    }
+
+                    pub fn fetch_update(
+                        &self,
+                        set: Ordering,
+                        fetch: Ordering,
+                        f: impl FnMut($type) -> Option<$type>,
+                    ) -> Result<$type, $type> {
+                        maybe();
+                        self.0.fetch_update(set, fetch, f)
                     }
                 }
             )*};

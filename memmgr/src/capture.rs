@@ -15,16 +15,13 @@ use crate::{
     pool::BlockRange,
     process,
     stream::Handle,
-    sync::lock,
-};
-use std::{
-    collections::BTreeMap,
-    ffi::c_void,
     sync::{
-        Arc, Mutex,
+        Mutex,
         atomic::{AtomicBool, Ordering},
+        lock,
     },
 };
+use std::{collections::BTreeMap, ffi::c_void, sync::Arc};
 
 /// The error for what a capture does not allow.
 pub(crate) fn refusal(what: &str, instead: &str) -> Error {
@@ -235,6 +232,13 @@ fn not_permitted(result: &Result<()>) -> bool {
             false
         }
     }
+}
+
+/// How many captures go on, and how much graphs have left.
+#[cfg(all(shuttle, feature = "sim"))]
+pub(crate) fn leftovers() -> usize {
+    let left = lock(&LEFT);
+    left.keepers.len() + left.remains.len() + lock(&KEEPERS).len()
 }
 
 /// Frees what graphs of other code have kept, and destroys the handles of graphs whose launches have finished meanwhile.

@@ -69,6 +69,15 @@ pub(crate) fn check_all() -> Result<()> {
     process::gate()
 }
 
+/// The machine is gone, with all contexts.
+#[cfg(all(shuttle, feature = "sim"))]
+pub(crate) fn forget() {
+    for context in &CONTEXTS {
+        context.handle.store(0, Relaxed);
+        context.id.store(0, Release);
+    }
+}
+
 /// The calling thread's current device. Where its context is known, in one call, which is all that a hit without a stream
 /// makes.
 pub(crate) fn current_device() -> Result<i32> {

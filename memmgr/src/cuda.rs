@@ -7,6 +7,7 @@
 use crate::{
     error::{Error, Result},
     process,
+    sync::mark,
 };
 use cuda_sys as sys;
 use std::{
@@ -113,7 +114,7 @@ calls! {
     MemsetAsync => "cudaMemsetAsync", Memset2DAsync => "cudaMemset2DAsync",
 }
 
-thread_local! {
+crate::sync::thread_local! {
     static MINE: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -233,7 +234,7 @@ fn failure(call: Call, code: i32, pending: i32) -> Error {
     }
 }
 
-thread_local! {
+crate::sync::thread_local! {
     static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -247,6 +248,7 @@ pub(crate) fn as_host_function<T>(f: impl FnOnce() -> T) -> T {
 
 /// Refuses where no call may be made; in a host function with what CUDA would answer.
 fn gate(which: Call) -> Result<()> {
+    mark();
     process::gate()?;
     if IN_HOST_FUNCTION.try_with(Cell::get).unwrap_or(false) {
         return Err(Error::Cuda {
@@ -281,7 +283,7 @@ fn call_relaxed(which: Call, f: impl FnOnce() -> sys::cudaError_t) -> Result<()>
     relaxed(|| call(which, f))
 }
 
-thread_local! {
+crate::sync::thread_local! {
     /// How many [`relaxed`] are running on this thread.
     static RELAXED: Cell<u32> = const { Cell::new(0) };
 }

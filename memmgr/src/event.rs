@@ -6,16 +6,18 @@ use crate::{
     capture,
     error::{Error, Result},
     event_cache::PooledEvent,
+    planted::{self, Mistake},
     process,
     stream::{Handle, StreamCore},
-    sync::lock,
+    sync::{
+        Condvar, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        lock,
+    },
 };
 use std::{
     fmt,
-    sync::{
-        Arc, Condvar, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, PoisonError},
 };
 
 /// What is known of a fence.
@@ -44,6 +46,12 @@ pub(crate) struct Fence {
 }
 
 static NEXT_FENCE: AtomicU64 = AtomicU64::new(1);
+
+/// Numbers begin anew.
+#[cfg(all(shuttle, feature = "sim"))]
+pub(crate) fn forget() {
+    NEXT_FENCE.store(1, Ordering::Relaxed);
+}
 
 impl Fence {
     /// A fence that is not recorded yet.
@@ -250,7 +258,9 @@ impl Fence {
             // A later record covers more than this one would have: it may be tried again.
             Err(_) => State::Open,
         };
-        self.closed.notify_all();
+        if !planted::is_made(Mistake::FencesWakeNobody) {
+            self.closed.notify_all();
+        }
     }
 
     /// Asks the runtime whether the fence has been passed. An open fence has not.

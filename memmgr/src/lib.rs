@@ -88,6 +88,9 @@ mod foreign;
 pub mod graph;
 mod manager;
 mod mode;
+#[cfg(all(shuttle, feature = "sim"))]
+#[doc(hidden)]
+pub mod model;
 #[cfg(feature = "sim")]
 #[doc(hidden)]
 pub mod planted;

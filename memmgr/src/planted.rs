@@ -50,6 +50,12 @@ pub enum Mistake {
     ZeroingIsNotAwaited,
     /// Segments of dropped managers go back whatever their memory waits for.
     OrphansDoNotWait,
+    /// Whoever records a fence does not wake those who wait for that.
+    FencesWakeNobody,
+    /// The last user of a stream does not wait for the visitors that still use its handle.
+    VisitorsAreForgotten,
+    /// The end of a pool's growth wakes nobody.
+    GrowthWakesNobody,
 }
 
 /// Whether the mistake is made on this thread.
@@ -69,13 +75,17 @@ mod simulated {
     use super::Mistake;
     use std::cell::Cell;
 
-    thread_local! {
+    crate::sync::thread_local! {
         static MADE: Cell<Option<Mistake>> = const { Cell::new(None) };
     }
 
     /// Whether the mistake is made on this thread.
     #[inline]
     pub(crate) fn is_made(mistake: Mistake) -> bool {
+        #[cfg(shuttle)]
+        if crate::model::is_planted(mistake) {
+            return true;
+        }
         MADE.try_with(Cell::get).ok().flatten() == Some(mistake)
     }
 
@@ -84,10 +94,10 @@ mod simulated {
         struct Undo(Option<Mistake>);
         impl Drop for Undo {
             fn drop(&mut self) {
-                MADE.set(self.0);
+                MADE.with(|made| made.set(self.0));
             }
         }
-        let _undo = Undo(MADE.replace(mistake));
+        let _undo = Undo(MADE.with(|made| made.replace(mistake)));
         f()
     }
 }

@@ -11,14 +11,14 @@ use crate::{
     planted::{self, Mistake},
     process,
     stream::{AsStream, handle_of},
-    sync::lock,
+    sync::{Mutex, lock},
 };
 use std::{
     fmt,
     io::Write,
     marker::PhantomData,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 /// Where copies may use slices of the host; from [`MemoryManager::scope`].

@@ -14,16 +14,15 @@ use crate::{
     error::{Error, Result},
     event::Fence,
     foreign, process,
-    sync::lock,
+    sync::{Condvar, Mutex, lock, thread},
 };
 use cuda_sys as sys;
 use std::{
     collections::BTreeMap,
     ffi::c_void,
     fmt,
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::{Arc, PoisonError},
     task::{Poll, Waker},
-    thread,
     time::{Duration, Instant},
 };
 

@@ -59,7 +59,7 @@ const STEPS: [Step; 17] = [
     },
     Step {
         name: "model",
-        about: "the simulator's threads, model checked",
+        about: "what threads share, model checked",
         run: model_check,
     },
     Step {

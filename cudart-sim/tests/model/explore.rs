@@ -11,8 +11,12 @@ use std::time::{Duration, Instant};
 /// All schedules in which a thread that could go on is stopped at most `bound` times, one after another, depth first. Who
 /// goes on when a thread waits or ends costs nothing, until somebody yields: a program that polls would have schedules
 /// without end, so from then on all but the fair choice count. Most mistakes need two preemptions at most.
+///
+/// A coarse search takes calls into the simulator for one step, up to where they wait: it stops threads only at points that
+/// the code above has marked; and every choice but the fair one counts.
 pub struct Bounded {
     bound: usize,
+    coarse: bool,
     path: Vec<(Vec<Choice>, usize)>,
     step: usize,
     preemptions: usize,
@@ -28,9 +32,10 @@ enum Choice {
 }
 
 impl Bounded {
-    pub fn new(bound: usize) -> Bounded {
+    pub fn new(bound: usize, coarse: bool) -> Bounded {
         Bounded {
             bound,
+            coarse,
             path: Vec::new(),
             step: 0,
             preemptions: 0,
@@ -86,7 +91,11 @@ impl Scheduler for Bounded {
             order[..=at].rotate_right(1);
         }
         self.yielded |= yields;
-        let free = here.is_none() && !self.yielded;
+        let inside = self.coarse && !model::take_mark();
+        if here.is_some() && !yields && inside {
+            order.truncate(1);
+        }
+        let free = here.is_none() && !self.yielded && !self.coarse;
         if !free && self.preemptions == self.bound {
             order.truncate(1);
         }
@@ -126,6 +135,13 @@ pub struct Machine {
     pub ticks: usize,
     /// How many threads the system grants.
     pub threads: usize,
+    /// What happens before and after each program, on the same threads.
+    pub before: fn(),
+    pub after: fn(),
+    /// Whether a call into the simulator is one step of an exhaustive search.
+    pub coarse: bool,
+    /// Whether the ordering checker looks on: it must find nothing.
+    pub checked: bool,
 }
 
 pub const MACHINE: Machine = Machine {
@@ -133,6 +149,10 @@ pub const MACHINE: Machine = Machine {
     queue: 1021,
     ticks: 0,
     threads: usize::MAX,
+    before: || (),
+    after: || (),
+    coarse: false,
+    checked: false,
 };
 
 fn mistake() -> Mistake {
@@ -153,6 +173,12 @@ fn run(machine: &Machine, program: fn()) {
         ..Config::devices(1, 16 << 20)
     })
     .expect("the machine is fresh");
+    if machine.checked {
+        // What an earlier run left is forgotten.
+        cudart_sim::check(cudart_sim::Check::Off);
+        cudart_sim::check(cudart_sim::Check::Report);
+    }
+    (machine.before)();
     let ticks = machine.ticks;
     let time = thread::spawn(move || {
         for _ in 0..ticks {
@@ -162,7 +188,12 @@ fn run(machine: &Machine, program: fn()) {
     });
     program();
     time.join().expect("time passes");
+    (machine.after)();
     cudart_sim::reset();
+    if machine.checked {
+        let found = cudart_sim::report();
+        assert!(found.is_empty(), "unordered: {}", found[0]);
+    }
     while model::pass_time() || model::counts() != model::Counts::default() {
         thread::yield_now();
     }
@@ -213,6 +244,17 @@ pub fn all(name: &str, bound: usize, machine: Machine, program: fn()) {
     model::plant(mistake());
     model::fine(false);
     let bound = bound + number("MODEL_PREEMPTIONS", 0) as usize;
-    let how = format!("all with {bound} preemptions");
-    check(name, &how, Bounded::new(bound), &machine, program);
+    let what = if machine.coarse {
+        "departures"
+    } else {
+        "preemptions"
+    };
+    let how = format!("all with {bound} {what}");
+    check(
+        name,
+        &how,
+        Bounded::new(bound, machine.coarse),
+        &machine,
+        program,
+    );
 }

@@ -16,17 +16,13 @@ use crate::{
     },
     process,
     stream::{Handle, StreamCore},
-    sync::lock,
-};
-use std::{
-    any::Any,
-    collections::BTreeMap,
-    mem::ManuallyDrop,
     sync::{
-        Arc, Mutex,
+        Mutex,
         atomic::{AtomicUsize, Ordering},
+        lock,
     },
 };
+use std::{any::Any, collections::BTreeMap, mem::ManuallyDrop, sync::Arc};
 
 /// Whose memory it is.
 pub(crate) enum Owner {

@@ -13,22 +13,20 @@ use crate::{
     mode::DeviceAllocatorMode,
     planted::{self, Mistake},
     pool::{
-        BlockRange, FreeOn, LiveRange, Pool, PoolConfig,
+        Announced, BlockRange, FreeOn, LiveRange, Pool, PoolConfig,
         native::{Family, Native},
         observer::{By, Observed},
         segment::Source,
     },
     process,
     stream::{Handle, StreamKind},
-    sync::lock,
-};
-use std::{
-    ffi::c_void,
     sync::{
-        Arc, Mutex, OnceLock,
+        Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+        lock,
     },
 };
+use std::{ffi::c_void, sync::Arc};
 
 /// How often the hook of [`MemoryManager::on_out_of_memory`] is asked for one request.
 const HOOK_CALLS: usize = 16;
@@ -301,8 +299,8 @@ impl Inner {
         }
         process::gate()?;
         let on = self.order_of_free(address, on)?;
-        if self.observed.is_set() {
-            self.report_free(address, on, memory);
+        if self.observed.is_set() && self.report_free(address, on, memory) {
+            return Ok(());
         }
         match memory {
             Memory::Pinned => {
@@ -399,7 +397,9 @@ impl Inner {
             } else {
                 Memory::Device(None)
             };
-            self.report_free(address, FreeOn::Allocating, memory);
+            if self.report_free(address, FreeOn::Allocating, memory) {
+                return;
+            }
         }
         let result = match home {
             Home::Pinned => self.pinned.free(address, FreeOn::Recorded),
@@ -467,29 +467,34 @@ impl Inner {
         }
     }
 
-    /// Tells the observer, before anybody else can get the memory.
-    pub(super) fn report_free(&self, address: usize, on: FreeOn<'_>, memory: Memory) {
-        let freed = match memory {
+    /// Tells the observer, before anybody else can get the memory. Whether nothing is left to do, since a captured graph
+    /// keeps the block.
+    pub(super) fn report_free(&self, address: usize, on: FreeOn<'_>, memory: Memory) -> bool {
+        let announced = match memory {
             Memory::Pinned => self
                 .pinned
-                .freed(address, on)
-                .map(|freed| (Place::Pinned, freed)),
+                .announce_free(address, on)
+                .map(|announced| (Place::Pinned, announced)),
             Memory::Device(of) => self
                 .states()
                 .filter(|state| of.is_none_or(|device| state.ordinal == device))
                 .find_map(|state| {
-                    let freed = state
+                    let announced = state
                         .pool
-                        .freed(address, on)
-                        .or_else(|| state.native.freed(address, on))?;
-                    Some((Place::Device(state.ordinal), freed))
+                        .announce_free(address, on)
+                        .or_else(|| state.native.announce_free(address, on))?;
+                    Some((Place::Device(state.ordinal), announced))
                 }),
         };
-        let Some((place, (size, by))) = freed else {
-            return;
-        };
-        self.observed
-            .tell(|observer| observer.on_free(place, address..address + size, by));
+        match announced {
+            Some((place, Announced::Now(size, by))) => {
+                self.observed
+                    .tell(|observer| observer.on_free(place, address..address + size, by));
+                false
+            }
+            Some((_, Announced::Left)) => true,
+            None => false,
+        }
     }
 
     /// The live device block that contains the range.

@@ -23,18 +23,15 @@ use crate::{
     process,
     stats::{DeviceStats, NativePoolUsage, Stats},
     stream::{AsStream, handle_of},
-    sync::lock,
+    sync::{
+        Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+        lock,
+    },
 };
 use inner::{Hook, Memory, sum};
 use lazy_static::lazy_static;
-use std::{
-    ffi::c_void,
-    fmt,
-    sync::{
-        Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
-    },
-};
+use std::{ffi::c_void, fmt, sync::Arc};
 
 lazy_static! {
     static ref INSTANCE: MemoryManager = match Config::from_env() {

@@ -23,17 +23,13 @@ use crate::{
     event::Fence,
     stats::PoolStats,
     stream::{Handle, StreamCore},
-    sync::lock,
+    sync::{Condvar, Mutex, lock, thread::ThreadId},
 };
 use best_fit::{ClassId, FreeError, Space, Taken};
 use observer::{By, Observed, SegmentChange};
 use order::{Live, Order, SETTLE_BUDGET};
 use segment::{Capacity, Source};
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Condvar, Mutex},
-    thread::ThreadId,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 pub(crate) use best_fit::GRANULE;
 
@@ -322,17 +318,18 @@ impl Pool {
             .collect()
     }
 
-    /// What a report of a free says of the live block that starts at `address`.
-    pub fn freed(&self, address: usize, on: FreeOn<'_>) -> Option<(usize, By)> {
-        let state = lock(&self.state);
-        let live = state.space.live(address)?.data;
-        // As long as a captured graph uses the block it is not free, whatever is said.
+    /// What a report says of the free of the live block that starts at `address`; or leaves it to the captured graph that
+    /// uses the block. That is one step: the graph may go at any moment.
+    pub fn announce_free(&self, address: usize, on: FreeOn<'_>) -> Option<Announced> {
+        let mut state = lock(&self.state);
+        let live = state.space.data_mut(address)?;
         if live.held > 0 {
-            return None;
+            return leave_to_graph(&mut live.freed, on, live.stream.as_ref());
         }
+        let live = state.space.live(address)?.data;
         let inherited = !live.inherited.iter().all(|id| state.order.is_complete(*id));
         let by = freed_by(on, live.stream.as_ref(), &live.uses, inherited);
-        Some((live.requested, by))
+        Some(Announced::Now(live.requested, by))
     }
 
     /// Whether memory stays pending because a stream that it was freed on is being captured.
@@ -429,6 +426,27 @@ impl State {
             capacity: capacity.total,
         }))
     }
+}
+
+/// What becomes of a free that is about to be made.
+pub(crate) enum Announced {
+    /// It is to be made after a report with this size.
+    Now(usize, By),
+    /// It has been left to a captured graph that uses the block: nothing is free yet, and nothing is to be reported.
+    Left,
+}
+
+/// Leaves a free to the graph that uses the block, unless that has been done before.
+fn leave_to_graph(
+    freed: &mut Option<Freed>,
+    on: FreeOn<'_>,
+    allocated_on: Option<&Arc<StreamCore>>,
+) -> Option<Announced> {
+    if freed.is_some() {
+        return None;
+    }
+    *freed = Some(Freed::new(on, allocated_on));
+    Some(Announced::Left)
 }
 
 /// In whose order a block can be said to be freed: the one that everything which may touch it precedes, if there is one.

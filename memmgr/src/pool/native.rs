@@ -5,9 +5,8 @@
 //! (one that allocates and never waits, one that frees and waits for whatever it must).
 
 use super::{
-    BlockRange, FreeOn, Freed, LiveRange, Span, Use, add_follower, add_use, best_fit, freed_by,
-    observer::By,
-    pending_uses,
+    Announced, BlockRange, FreeOn, Freed, LiveRange, Span, Use, add_follower, add_use, best_fit,
+    freed_by, leave_to_graph, pending_uses,
     segment::internal_stream,
     uses::{check_inside, kept_by_a_graph},
     worth_a_query,
@@ -23,14 +22,15 @@ use crate::{
     process,
     stats::{NativePoolUsage, PoolStats},
     stream::{Handle, Stream, StreamCore, handle_of},
-    sync::lock,
+    sync::{
+        Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering},
+        lock,
+    },
 };
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc, Mutex, OnceLock, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, PoisonError},
 };
 
 /// Which of the two families made a block.
@@ -655,12 +655,15 @@ impl Native {
             .collect()
     }
 
-    /// As [`super::Pool::freed`].
-    pub fn freed(&self, address: usize, on: FreeOn<'_>) -> Option<(usize, By)> {
-        let state = lock(&self.state);
-        let block = state.blocks.get(&address).filter(|block| block.held == 0)?;
+    /// As [`super::Pool::announce_free`].
+    pub fn announce_free(&self, address: usize, on: FreeOn<'_>) -> Option<Announced> {
+        let mut state = lock(&self.state);
+        let block = state.blocks.get_mut(&address)?;
+        if block.held > 0 {
+            return leave_to_graph(&mut block.freed, on, block.stream.as_ref());
+        }
         let by = freed_by(on, block.stream.as_ref(), &block.uses, false);
-        Some((block.requested, by))
+        Some(Announced::Now(block.requested, by))
     }
 
     /// The figures of one family.

@@ -4,12 +4,9 @@ use crate::{
     checker,
     error::{Error, Place, Result},
     foreign,
+    sync::OnceLock,
 };
-use std::{
-    fmt,
-    ops::Range,
-    sync::{Arc, OnceLock},
-};
+use std::{fmt, ops::Range, sync::Arc};
 
 /// In whose order a block changes hands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

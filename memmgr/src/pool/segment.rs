@@ -10,9 +10,9 @@ use crate::{
     manager::adopted,
     planted::{self, Mistake},
     stream::{Stream, handle_of},
-    sync::lock,
+    sync::{Mutex, OnceLock, lock},
 };
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
 
 /// A source of segments. Its functions make CUDA calls: no lock may be held.
 #[derive(Debug)]

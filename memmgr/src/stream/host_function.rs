@@ -1,16 +1,17 @@
 //! Host functions of the caller's: each runs once at most, however often the runtime calls.
 
 use super::Handle;
-use crate::{cuda, error::Result, foreign, sync::lock};
-use std::{
-    collections::BTreeMap,
-    ffi::c_void,
-    ptr::without_provenance_mut,
+use crate::{
+    cuda,
+    error::Result,
+    foreign,
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
+        lock,
     },
 };
+use std::{collections::BTreeMap, ffi::c_void, ptr::without_provenance_mut};
 
 type Job = Box<dyn FnOnce() + Send>;
 

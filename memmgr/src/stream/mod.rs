@@ -4,6 +4,8 @@ mod core;
 mod host_function;
 
 pub use self::core::StreamKind;
+#[cfg(all(shuttle, feature = "sim"))]
+pub(crate) use self::core::forget;
 pub(crate) use self::core::{Handle, StreamCore, all_idle, finish_retirements};
 
 use self::core::{LEGACY, PER_THREAD};
