@@ -23,9 +23,9 @@ mod run;
 mod steps;
 #[path = "random/world.rs"]
 mod world;
-use cudart_sim::{Check, Config, Schedule};
+use cudart_sim::{Check, Config, Schedule, sys};
 use program::Program;
-use programs::machine;
+use programs::{cuda as call, machine};
 use run::{Counts, Verdict};
 use std::io::Write;
 use std::time::{Duration, Instant, SystemTime};
@@ -54,6 +54,16 @@ fn attempt(
         ..Config::devices(2, 1 << 30)
     };
     cudart_sim::configure(config).expect("nobody else uses the machine");
+    // Copies of stream-ordered memory want its device current, or one that has access to it.
+    for device in 0..2 {
+        let mut pool = std::ptr::null_mut();
+        assert_eq!(call!(cudaDeviceGetDefaultMemPool(&mut pool, device)), 0);
+        let mut other = sys::cudaMemAccessDesc::default();
+        other.location.type_ = sys::cudaMemLocationType::cudaMemLocationTypeDevice;
+        other.location.id = 1 - device;
+        other.flags = sys::cudaMemAccessFlags::cudaMemAccessFlagsProtReadWrite;
+        assert_eq!(call!(cudaMemPoolSetAccess(pool, &other, 1)), 0);
+    }
     run::run(program, threads, counts)
 }
 

@@ -108,6 +108,10 @@ pub fn every() -> Vec<Entry> {
         cudaThreadExchangeStreamCaptureMode(null_mut());
         cudaStreamEndCapture(null_mut(), null_mut());
         cudaStreamIsCapturing(null_mut(), null_mut());
+        cudaStreamGetCaptureInfo(null_mut(), null_mut(), null_mut(), null_mut(), null_mut(), null_mut(), null_mut());
+        cudaUserObjectCreate(null_mut(), null_mut(), None, 0, 0);
+        cudaUserObjectRelease(null_mut(), 0);
+        cudaGraphRetainUserObject(null_mut(), null_mut(), 0, 0);
         cudaEventCreate(null_mut());
         cudaEventCreateWithFlags(null_mut(), 0);
         cudaEventRecord(null_mut(), null_mut());
