@@ -232,7 +232,7 @@ static void pools() {
 
 static void graphs() {
     cudaStream_t s = stream();
-    int *n = (int *)std::calloc(1, sizeof(int));
+    int *n = (int *)std::calloc(1, sizeof(int)), *gone = (int *)std::calloc(1, sizeof(int));
     char *d = (char *)malloc_device(256), *out = (char *)std::malloc(256);
     Out<cudaStreamCaptureMode> mode;
     *mode.at = cudaStreamCaptureModeRelaxed;
@@ -240,6 +240,13 @@ static void graphs() {
     Out<cudaStreamCaptureStatus> status;
     OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeThreadLocal));
     OK(cudaStreamIsCapturing(s, status));
+    Out<unsigned long long> number;
+    Out<cudaGraph_t> into;
+    OK(cudaStreamGetCaptureInfo(s, status, number, into, nullptr, nullptr, nullptr));
+    Out<cudaUserObject_t> object;
+    OK(cudaUserObjectCreate(object, gone, add, 2, cudaUserObjectNoDestructorSync));
+    OK(cudaGraphRetainUserObject(*into, *object, 1, cudaGraphUserObjectMove));
+    OK(cudaUserObjectRelease(*object, 1));
     OK(cudaLaunchHostFunc(s, add, n));
     OK(cudaMemsetAsync(d, 3, 256, s));
     OK(cudaMemcpyAsync(out, d, 256, cudaMemcpyDeviceToHost, s));
@@ -251,8 +258,9 @@ static void graphs() {
     for (int i = 0; i < 3; ++i) OK(cudaGraphLaunch(*exec, s));
     OK(cudaGraphExecDestroy(*exec));
     OK(cudaStreamSynchronize(s));
-    HOLDS(*n == 3 && out[255] == 3);
+    HOLDS(*n == 3 && out[255] == 3 && *gone == 1);
     std::free(n);
+    std::free(gone);
     std::free(out);
     OK(cudaFree(d));
     OK(cudaStreamDestroy(s));
