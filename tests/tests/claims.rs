@@ -7,10 +7,13 @@ mod common;
 #[path = "common/rig.rs"]
 mod rig;
 
+#[cfg_attr(not(feature = "sim"), allow(unused_imports))]
 use common::{KIB, MIB, assert_sound, last_error, manager_in, stall};
+#[cfg_attr(not(feature = "sim"), allow(unused_imports))]
 use memmgr::{
     CaptureMode, Config, DeviceAllocatorMode, Error, MemoryManager, PerThreadStream, Stream,
 };
+#[cfg_attr(not(feature = "sim"), allow(unused_imports))]
 use memmgr_tests::{Gate, sim_only};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
