@@ -2,52 +2,20 @@
 
 mod common;
 
-use common::{KIB, MIB, bytes, bytes_mut, stall};
+use common::{KIB, MIB, bytes, bytes_mut, child, stall};
 use memmgr::{DeviceAllocatorMode, DeviceBuffer, Error, MemoryManager, PinnedBuffer, Stream};
 use memmgr_tests::Gate;
 use std::{
     cell::RefCell,
     future::{Future, IntoFuture},
     pin::Pin,
-    process::{Command, Stdio},
     sync::{Barrier, Mutex},
     task::{Context, Waker},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-const CASE: &str = "MEMMGR_TEST_CASE";
 /// What a child may write: the harness's own lines, and the panic of the case that panics.
 const STDERR_LIMIT: usize = 2000;
-
-/// Runs a case in a child; its exit code (`None`: a signal) and what it wrote to stderr.
-fn run(case: &str) -> (Option<i32>, String) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        // One thread: the harness runs the test on the main thread then, so that its thread-locals go at exit.
-        .args([
-            "--exact",
-            "the_case_that_the_environment_names",
-            "--nocapture",
-            "--test-threads=1",
-        ])
-        .env(CASE, case)
-        .env("RUST_BACKTRACE", "0")
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let begun = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if begun.elapsed() > Duration::from_secs(60) {
-            child.kill().unwrap();
-            let output = child.wait_with_output().unwrap();
-            panic!("{case} hangs\n{}", String::from_utf8_lossy(&output.stderr));
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    let output = child.wait_with_output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    (output.status.code(), stderr)
-}
 
 /// How often a case runs: `MEMMGR_EXIT_RUNS` times, else a few times, more often where threads race.
 fn rounds(case: &str) -> usize {
@@ -59,8 +27,12 @@ fn rounds(case: &str) -> usize {
 #[track_caller]
 fn ends_with(case: &str, code: i32) {
     for round in 0..rounds(case) {
-        let (got, stderr) = run(case);
-        assert_eq!(got, Some(code), "{case}, round {round}:\n{stderr}");
+        let (status, stderr) = child::run(case, Duration::from_secs(60));
+        assert_eq!(
+            status.code(),
+            Some(code),
+            "{case}, round {round}:\n{stderr}"
+        );
         assert!(
             stderr.len() < STDERR_LIMIT,
             "{case} floods stderr:\n{stderr}"
@@ -71,7 +43,7 @@ fn ends_with(case: &str, code: i32) {
 /// The child's side: does nothing unless a case is named.
 #[test]
 fn the_case_that_the_environment_names() {
-    let Ok(case) = std::env::var(CASE) else {
+    let Ok(case) = std::env::var(child::CASE) else {
         return;
     };
     let (case, mode) = case.split_once('/').unwrap_or((&case, "pool"));

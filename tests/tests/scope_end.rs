@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{MIB, stall};
+use common::{MIB, child, stall};
 use cudart_sim::Fault;
 use memmgr::{Error, MemoryManager, Stream};
 use memmgr_tests::Gate;
@@ -14,42 +14,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-const CASE: &str = "MEMMGR_TEST_CASE";
-
 fn run(case: &str) -> (ExitStatus, String) {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "the_case_that_the_environment_names",
-            "--nocapture",
-            "--test-threads=1",
-        ])
-        .env(CASE, case)
-        .env("RUST_BACKTRACE", "0")
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let begun = Instant::now();
-    while child.try_wait().unwrap().is_none() {
-        if begun.elapsed() > Duration::from_secs(120) {
-            child.kill().unwrap();
-            let output = child.wait_with_output().unwrap();
-            panic!("{case} hangs\n{}", String::from_utf8_lossy(&output.stderr));
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    let output = child.wait_with_output().unwrap();
-    (
-        output.status,
-        String::from_utf8_lossy(&output.stderr).into_owned(),
-    )
+    child::run(case, Duration::from_secs(120))
 }
 
 /// The child's side: does nothing unless a case is named.
 #[test]
 fn the_case_that_the_environment_names() {
-    match std::env::var(CASE).as_deref() {
+    match std::env::var(child::CASE).as_deref() {
         Err(_) => {}
         Ok("abort") => without_proof(),
         Ok("abort-unwinding") => without_proof_while_a_panic_unwinds(),

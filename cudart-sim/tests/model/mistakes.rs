@@ -5,23 +5,7 @@
 //! `host_wait`, and `host_wait` compared with `>` (deadlock); a worker that ends at its timeout although work is ready
 //! (deadlock); the end of `blocked_on_full` not announced (deadlock).
 
-use std::process::Command;
-
-/// The program of that test, with that mistake, must fail in that way.
-fn is_found(mistake: &str, program: &str, how: &str) {
-    let me = std::env::current_exe().expect("a test program");
-    let output = Command::new(me)
-        .args(["--exact", program, "--nocapture"])
-        .env("MODEL_MISTAKE", mistake)
-        .env("MODEL_SCHEDULES", "1000")
-        .output()
-        .expect("it starts");
-    let printed = String::from_utf8_lossy(&output.stderr);
-    let end = printed.len().saturating_sub(2000);
-    let tail = printed.get(end..).unwrap_or_default();
-    assert!(!output.status.success(), "{mistake} was not found: {tail}");
-    assert!(printed.contains(how), "{mistake}: {tail}");
-}
+use crate::explore::is_found;
 
 #[test]
 fn a_worker_that_is_not_woken_is_found() {

@@ -411,16 +411,22 @@ impl Inner {
                 .and_then(|state| state.native.free(address, FreeOn::Allocating)),
             Home::Adopted => Ok(None),
         };
-        if let Err(error) = result
-            // A device that turned out to be reset has taken the memory along.
-            && !process::is_over()
-        {
-            self.drop_failures.fetch_add(1, Ordering::Relaxed);
-            foreign::log(
-                || tracing::warn!(%error, "a guard could not free its memory: the block stays out of use"),
-            );
-            *lock(&self.last_drop_failure) = Some(error);
+        if let Err(error) = result {
+            self.note_drop_failure("a guard", error);
         }
+    }
+
+    /// Counts and keeps what went wrong where nobody can be told. A device that turned out to be reset has taken the memory
+    /// along, which is no failure of the drop.
+    fn note_drop_failure(&self, who: &str, error: Error) {
+        if process::is_over() {
+            return;
+        }
+        self.drop_failures.fetch_add(1, Ordering::Relaxed);
+        foreign::log(
+            || tracing::warn!(%error, "{who} could not free its memory: the block stays out of use"),
+        );
+        *lock(&self.last_drop_failure) = Some(error);
     }
 
     /// A captured graph uses a block from now on; whether there is such a block.
@@ -459,11 +465,7 @@ impl Inner {
             Home::Adopted => return,
         };
         if let Err(error) = self.free(block.start, freed.on(), memory) {
-            self.drop_failures.fetch_add(1, Ordering::Relaxed);
-            foreign::log(
-                || tracing::warn!(%error, "a block that a graph had kept could not be freed: it stays out of use"),
-            );
-            *lock(&self.last_drop_failure) = Some(error);
+            self.note_drop_failure("a graph that is gone", error);
         }
     }
 
@@ -634,17 +636,15 @@ impl Inner {
             }
         }
         // What is captured has not run when it is over, and runs again and again: the graph keeps its blocks.
-        let homes: Vec<Home> = blocks.iter().map(|(home, ..)| *home).collect();
+        let homes = blocks.iter().map(|(home, ..)| *home);
         let _steady = handle.core().steady()?;
         if let Some(keeper) = capture::keeper(handle)? {
-            for (home, block, writes) in blocks {
-                keeper.keep(self, home, block, writes);
+            for (home, block, writes) in &blocks {
+                keeper.keep(self, *home, *block, *writes);
             }
-            return self
-                .on_device_of(handle, homes.into_iter(), work)
-                .map(|()| None);
+            return self.on_device_of(handle, homes, work).map(|()| None);
         }
-        let submitted = self.on_device_of(handle, homes.into_iter(), work);
+        let submitted = self.on_device_of(handle, homes, work);
         if blocks.is_empty() {
             return submitted.map(|()| None);
         }

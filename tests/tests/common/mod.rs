@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod checks;
+pub mod child;
 
 use memmgr::{Config, DeviceAllocatorMode, MemoryManager, Stream};
 use memmgr_tests::Gate;

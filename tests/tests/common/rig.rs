@@ -3,7 +3,7 @@
 #![allow(dead_code)]
 
 use crate::common::bytes;
-use memmgr::{Config, DeviceAllocatorMode, MemoryManager, Stream};
+use memmgr::{Config, DeviceAllocatorMode, DeviceBuffer, Error, MemoryManager, Pod, Stream};
 use std::{
     ffi::c_void,
     time::{Duration, Instant},
@@ -59,6 +59,27 @@ pub unsafe fn read_back(
         let copy = bytes(host, len).to_vec();
         manager.free_pinned(host).expect("the block is ours");
         copy
+    }
+}
+
+/// The contents of a device buffer, read in a stream that is made to follow by itself.
+pub fn contents<T: Pod>(
+    manager: &MemoryManager,
+    device: &DeviceBuffer<T>,
+    stream: &Stream,
+) -> Vec<T> {
+    let mut host = manager.pinned::<T>(device.len()).unwrap();
+    let _ = stream.copy_to_host(device, &mut host).unwrap();
+    host.as_slice().unwrap().to_vec()
+}
+
+/// Fails unless the range was refused.
+#[track_caller]
+pub fn is_range_error<T>(result: memmgr::Result<T>) {
+    match result {
+        Err(Error::InvalidRange { .. }) => {}
+        Err(error) => panic!("{error:?}"),
+        Ok(_) => panic!("it succeeded"),
     }
 }
 

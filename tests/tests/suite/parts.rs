@@ -1,8 +1,8 @@
 //! Parts of guards: who waits for whom, what is refused, and when the block goes back.
 
 use crate::common::{KIB, MIB, assert_sound, manager, manager_in, stall};
-use crate::rig;
-use memmgr::{DeviceBuffer, Error, MemoryManager, PinnedBuffer, Stream};
+use crate::rig::{self, contents, is_range_error};
+use memmgr::{Error, MemoryManager, PinnedBuffer, Stream};
 use memmgr_tests::Gate;
 use std::{sync::Arc, time::Duration};
 
@@ -10,22 +10,6 @@ fn filled(mm: &MemoryManager, len: usize, value: u8) -> PinnedBuffer<u8> {
     let mut host = mm.pinned::<u8>(len).unwrap();
     host.as_mut_slice().unwrap().fill(value);
     host
-}
-
-/// The contents of device memory, read in a stream that is made to follow by itself.
-fn contents(mm: &MemoryManager, device: &DeviceBuffer<u8>, stream: &Stream) -> Vec<u8> {
-    let mut host = mm.pinned::<u8>(device.len()).unwrap();
-    let _ = stream.copy_to_host(device, &mut host).unwrap();
-    host.as_slice().unwrap().to_vec()
-}
-
-#[track_caller]
-fn is_range_error<T>(result: memmgr::Result<T>) {
-    match result {
-        Err(Error::InvalidRange { .. }) => {}
-        Err(error) => panic!("{error:?}"),
-        Ok(_) => panic!("it succeeded"),
-    }
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Copies and memsets of rectangles between guards: against a model on the host, and what is refused.
 
 use crate::common::{manager, manager_in, stall};
-use crate::rig;
-use memmgr::{DeviceBuffer, Error, MemoryManager, Stream};
+use crate::rig::{self, contents, is_range_error};
+use memmgr::{MemoryManager, Stream};
 use memmgr_tests::Gate;
 
 const PITCH: usize = 40;
@@ -14,21 +14,6 @@ fn numbered(mm: &MemoryManager, len: usize) -> memmgr::PinnedBuffer<u32> {
         *element = 1 + i as u32;
     }
     host
-}
-
-fn read(mm: &MemoryManager, device: &DeviceBuffer<u32>, stream: &Stream) -> Vec<u32> {
-    let mut host = mm.pinned::<u32>(device.len()).unwrap();
-    let _ = stream.copy_to_host(device, &mut host).unwrap();
-    host.as_slice().unwrap().to_vec()
-}
-
-#[track_caller]
-fn is_range_error<T>(result: memmgr::Result<T>) {
-    match result {
-        Err(Error::InvalidRange { .. }) => {}
-        Err(error) => panic!("{error:?}"),
-        Ok(_) => panic!("it succeeded"),
-    }
 }
 
 #[test]
@@ -84,7 +69,7 @@ fn rectangles_arrive_where_they_should_and_nothing_else_changes() {
             };
             assert_eq!(seen[y * 8 + x], expected, "{mode}: row {y}, column {x}");
         }
-        assert!(read(&mm, &device, &a) == model, "{mode}");
+        assert!(contents(&mm, &device, &a) == model, "{mode}");
         drop((source, device, second, back));
         mm.shutdown().unwrap();
     }
@@ -112,7 +97,7 @@ fn a_rectangle_is_waited_for_from_its_first_to_its_last_byte() {
     let last = b.memset(&last, 4).unwrap();
     assert!(!last.is_done().unwrap());
     gate.open();
-    let seen = read(&mm, &device, &b);
+    let seen = contents(&mm, &device, &b);
     assert_eq!(
         seen[11 * PITCH + 13..11 * PITCH + 16],
         [0x0101_0101, 0x0404_0404, 0x0303_0303]
