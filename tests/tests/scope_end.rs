@@ -8,11 +8,7 @@ use common::{MIB, child, stall};
 use cudart_sim::Fault;
 use memmgr::{Error, MemoryManager, Stream};
 use memmgr_tests::Gate;
-use std::{
-    os::unix::process::ExitStatusExt,
-    process::{Command, ExitStatus, Stdio},
-    time::{Duration, Instant},
-};
+use std::{os::unix::process::ExitStatusExt, process::ExitStatus, time::Duration};
 
 fn run(case: &str) -> (ExitStatus, String) {
     child::run(case, Duration::from_secs(120))
