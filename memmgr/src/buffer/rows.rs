@@ -10,6 +10,7 @@ use crate::{
     cuda::{self, Rows},
     error::{Error, Result},
     event::Submitted,
+    manager::rows_span,
     stream::{Handle, handle_of},
 };
 
@@ -35,22 +36,13 @@ impl Rectangle {
     /// What of a part lies between the first and the last byte of the rows, whose starts are `pitch` elements apart.
     fn within<T>(self, part: Part<'_>, pitch: usize) -> Result<(Part<'_>, Rows)> {
         let pitch = in_bytes::<T>(pitch)?;
-        if pitch < self.width {
+        let span = rows_span(pitch, self.width, self.height)?;
+        if span > part.bytes {
             return Err(Error::range(format!(
-                "rows of {} bytes do not fit a pitch of {pitch} bytes",
-                self.width
+                "{} rows of {} bytes with a pitch of {pitch} bytes leave a part of {} bytes",
+                self.height, self.width, part.bytes
             )));
         }
-        let span = (self.height.checked_sub(1))
-            .and_then(|rows| rows.checked_mul(pitch))
-            .and_then(|bytes| bytes.checked_add(self.width))
-            .filter(|span| *span <= part.bytes)
-            .ok_or_else(|| {
-                Error::range(format!(
-                    "{} rows of {} bytes with a pitch of {pitch} bytes leave a part of {} bytes",
-                    self.height, self.width, part.bytes
-                ))
-            })?;
         let rows = Rows {
             start: part.address,
             pitch,

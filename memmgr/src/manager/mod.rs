@@ -765,7 +765,7 @@ impl fmt::Debug for MemoryManager {
 }
 
 /// Bytes from the first byte of the first row to the last byte of the last.
-fn rows_span(pitch: usize, width: usize, height: usize) -> Result<usize> {
+pub(crate) fn rows_span(pitch: usize, width: usize, height: usize) -> Result<usize> {
     if pitch < width {
         return Err(Error::range(format!(
             "rows of {width} bytes do not fit a pitch of {pitch} bytes"
