@@ -11,9 +11,7 @@ use crate::{
     event::Fence,
     foreign,
     planted::{self, Mistake},
-    pool::{
-        BlockRange, Span, Use, add_follower, add_use, check_inside, pending_uses, worth_a_query,
-    },
+    pool::{BlockRange, Span, Users, check_inside, pending_uses, query_all, record},
     process,
     stream::{Handle, StreamCore},
     sync::{
@@ -50,10 +48,7 @@ impl Owner {
 
 struct Block {
     bytes: usize,
-    /// The stream behind whose work the memory may be used.
-    stream: Option<Arc<StreamCore>>,
-    uses: Vec<Use>,
-    followers: Vec<u64>,
+    users: Users,
     owner: Owner,
 }
 
@@ -82,9 +77,7 @@ impl Adopted {
         }
         let block = Block {
             bytes,
-            stream,
-            uses: Vec::new(),
-            followers: Vec::new(),
+            users: Users::new(stream, Vec::new()),
             owner,
         };
         blocks.insert(address, block);
@@ -109,9 +102,14 @@ impl Adopted {
         let Some(block) = self.remove(address) else {
             return;
         };
-        let mut marks: Vec<Arc<Fence>> = block.uses.into_iter().map(|used| used.fence).collect();
+        let mut marks: Vec<Arc<Fence>> = block
+            .users
+            .uses
+            .into_iter()
+            .map(|used| used.fence)
+            .collect();
         marks.retain(|mark| !mark.is_done());
-        marks.extend(block.stream.map(Fence::open));
+        marks.extend(block.users.stream.map(Fence::open));
         let wait = !planted::is_made(Mistake::AdoptionsDoNotWait);
         lock(&self.leaving).push(Leaving {
             address,
@@ -151,19 +149,9 @@ impl Adopted {
 
     /// As [`crate::pool::Pool::add_use`].
     pub fn add_use(&self, range: BlockRange, fence: &Arc<Fence>, writes: bool) {
-        let mut many = Vec::new();
-        if let Some(block) = lock(&self.blocks).get_mut(&range.start) {
-            let new = Use {
-                fence: fence.clone(),
-                span: range.span,
-                writes,
-            };
-            add_use(&mut block.uses, new);
-            many = worth_a_query(&block.uses);
-        }
-        for used in many {
-            let _ = used.query();
-        }
+        let many = (lock(&self.blocks).get_mut(&range.start))
+            .map(|block| record(&mut block.users.uses, range.span, fence, writes));
+        query_all(many.unwrap_or_default());
     }
 
     /// As [`crate::pool::Pool::uses`].
@@ -171,31 +159,21 @@ impl Adopted {
         lock(&self.blocks)
             .get(&range.start)
             .map_or_else(Vec::new, |block| {
-                pending_uses(&block.uses, range.span, only_writes)
+                pending_uses(&block.users.uses, range.span, only_writes)
             })
     }
 
     /// As [`crate::pool::Pool::before_use`]: another stream than the one that the memory was adopted on must follow it.
     pub fn before_use(&self, range: BlockRange, handle: &Handle, writes: bool) -> Vec<Arc<Fence>> {
-        let mut fences = self.uses(range, !writes);
-        fences.retain(|fence| !Arc::ptr_eq(fence.core(), handle.core()));
-        if let Some(block) = lock(&self.blocks).get(&range.start)
-            && let Some(core) = &block.stream
-            && !Arc::ptr_eq(core, handle.core())
-            && !block.followers.contains(&handle.core().uid)
-            && !planted::is_made(Mistake::AllocationsAreNotFollowed)
-        {
-            fences.push(Fence::open(core.clone()));
-        }
-        fences
+        (lock(&self.blocks).get(&range.start)).map_or_else(Vec::new, |block| {
+            block.users.before_use(range.span, handle, writes)
+        })
     }
 
     /// As [`crate::pool::Pool::follows`].
     pub fn follows(&self, range: BlockRange, handle: &Handle) {
-        if let Some(block) = lock(&self.blocks).get_mut(&range.start)
-            && block.stream.is_some()
-        {
-            add_follower(&mut block.followers, handle.core().uid);
+        if let Some(block) = lock(&self.blocks).get_mut(&range.start) {
+            block.users.follows(handle);
         }
     }
 }

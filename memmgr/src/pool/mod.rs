@@ -13,8 +13,8 @@ mod recorded;
 pub(crate) mod segment;
 mod uses;
 
-pub(crate) use order::{Freed, add_follower};
-pub(crate) use recorded::{Span, Use, add_use, pending_uses, worth_a_query};
+pub(crate) use order::Freed;
+pub(crate) use recorded::{Span, Use, Users, pending_uses, query_all, record};
 pub(crate) use uses::{BlockRange, check_inside};
 
 use crate::{

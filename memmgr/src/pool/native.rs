@@ -5,11 +5,10 @@
 //! (one that allocates and never waits, one that frees and waits for whatever it must).
 
 use super::{
-    Announced, BlockRange, FreeOn, Freed, LiveRange, Span, Use, add_follower, add_use, best_fit,
-    freed_by, leave_to_graph, pending_uses,
+    Announced, BlockRange, FreeOn, Freed, LiveRange, Span, Use, Users, best_fit, freed_by,
+    leave_to_graph, pending_uses, query_all, record,
     segment::internal_stream,
     uses::{check_inside, kept_by_a_graph},
-    worth_a_query,
 };
 use crate::{
     context,
@@ -59,10 +58,7 @@ struct Block {
     requested: usize,
     raw: bool,
     family: Family,
-    /// The stream that it was allocated on; none where the host has waited for the allocation.
-    stream: Option<Arc<StreamCore>>,
-    uses: Vec<Use>,
-    followers: Vec<u64>,
+    users: Users,
     /// As of [`Live`](super::order::Live).
     held: u32,
     freed: Option<Freed>,
@@ -252,9 +248,7 @@ impl Native {
                 requested: size,
                 raw,
                 family,
-                stream,
-                uses,
-                followers: Vec::new(),
+                users: Users::new(stream, uses),
                 held: 0,
                 freed: None,
             },
@@ -347,7 +341,7 @@ impl Native {
                 if block.freed.is_some() {
                     return Err(Error::DoubleFree { ptr: address });
                 }
-                block.freed = Some(Freed::new(on, block.stream.as_ref()));
+                block.freed = Some(Freed::new(on, block.users.stream.as_ref()));
                 return Ok(Some(()));
             }
             let Some(block) = state.blocks.remove(&address) else {
@@ -382,11 +376,12 @@ impl Native {
                 upgraded.as_ref()
             }
             FreeOn::Allocating => {
-                upgraded = block.stream.as_ref().and_then(StreamCore::upgrade);
+                upgraded = block.users.stream.as_ref().and_then(StreamCore::upgrade);
                 upgraded.as_ref()
             }
         };
         let uses: Vec<Arc<Fence>> = block
+            .users
             .uses
             .iter()
             .map(|used| used.fence.clone())
@@ -401,7 +396,8 @@ impl Native {
                 Arc::ptr_eq(core, handle.core())
                     || planted::is_made(Mistake::AsyncFreesIgnoreOthers)
             };
-            if block.stream.as_ref().is_none_or(mine) && uses.iter().all(|fence| mine(fence.core()))
+            if block.users.stream.as_ref().is_none_or(mine)
+                && uses.iter().all(|fence| mine(fence.core()))
             {
                 let result = handle.with_device(|| {
                     // SAFETY: the block was live and is out of the books; the handle is alive; the caller says that its
@@ -430,6 +426,7 @@ impl Native {
             marks.push(Fence::open(core.clone()));
         }
         let allocated_elsewhere = block
+            .users
             .stream
             .as_ref()
             .filter(|core| !handle.is_some_and(|handle| Arc::ptr_eq(handle.core(), core)));
@@ -588,21 +585,9 @@ impl Native {
 
     /// As [`super::Pool::add_use`].
     pub fn add_use(&self, range: BlockRange, fence: &Arc<Fence>, writes: bool) {
-        let mut many = Vec::new();
-        if let Some(block) = lock(&self.state).blocks.get_mut(&range.start) {
-            add_use(
-                &mut block.uses,
-                Use {
-                    fence: fence.clone(),
-                    span: range.span,
-                    writes,
-                },
-            );
-            many = worth_a_query(&block.uses);
-        }
-        for used in many {
-            let _ = used.query();
-        }
+        let many = (lock(&self.state).blocks.get_mut(&range.start))
+            .map(|block| record(&mut block.users.uses, range.span, fence, writes));
+        query_all(many.unwrap_or_default());
     }
 
     /// As [`super::Pool::uses`].
@@ -611,32 +596,21 @@ impl Native {
             .blocks
             .get(&range.start)
             .map_or_else(Vec::new, |block| {
-                pending_uses(&block.uses, range.span, only_writes)
+                pending_uses(&block.users.uses, range.span, only_writes)
             })
     }
 
     /// As [`super::Pool::before_use`]: another stream than the allocating one must follow the allocation.
     pub fn before_use(&self, range: BlockRange, handle: &Handle, writes: bool) -> Vec<Arc<Fence>> {
-        let mut fences = self.uses(range, !writes);
-        fences.retain(|fence| !Arc::ptr_eq(fence.core(), handle.core()));
-        let state = lock(&self.state);
-        if let Some(block) = state.blocks.get(&range.start)
-            && let Some(core) = &block.stream
-            && !Arc::ptr_eq(core, handle.core())
-            && !block.followers.contains(&handle.core().uid)
-            && !planted::is_made(Mistake::AllocationsAreNotFollowed)
-        {
-            fences.push(Fence::open(core.clone()));
-        }
-        fences
+        (lock(&self.state).blocks.get(&range.start)).map_or_else(Vec::new, |block| {
+            block.users.before_use(range.span, handle, writes)
+        })
     }
 
     /// As [`super::Pool::follows`].
     pub fn follows(&self, range: BlockRange, handle: &Handle) {
-        if let Some(block) = lock(&self.state).blocks.get_mut(&range.start)
-            && block.stream.is_some()
-        {
-            add_follower(&mut block.followers, handle.core().uid);
+        if let Some(block) = lock(&self.state).blocks.get_mut(&range.start) {
+            block.users.follows(handle);
         }
     }
 
@@ -660,9 +634,9 @@ impl Native {
         let mut state = lock(&self.state);
         let block = state.blocks.get_mut(&address)?;
         if block.held > 0 {
-            return leave_to_graph(&mut block.freed, on, block.stream.as_ref());
+            return leave_to_graph(&mut block.freed, on, block.users.stream.as_ref());
         }
-        let by = freed_by(on, block.stream.as_ref(), &block.uses, false);
+        let by = freed_by(on, block.users.stream.as_ref(), &block.users.uses, false);
         Some(Announced::Now(block.requested, by))
     }
 

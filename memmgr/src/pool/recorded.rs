@@ -1,8 +1,10 @@
 //! The uses that are recorded with a live block: which bytes, until when, and whether they write.
 
+use super::order::add_follower;
 use crate::{
     event::Fence,
     planted::{self, Mistake},
+    stream::{Handle, StreamCore},
 };
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -59,7 +61,7 @@ pub(crate) struct Use {
 
 /// Adds a use to a list; those that it covers go, so that a block that is copied for ever keeps a short list. A use of
 /// another part of the block covers nothing.
-pub(crate) fn add_use(uses: &mut Vec<Use>, new: Use) {
+fn add_use(uses: &mut Vec<Use>, new: Use) {
     let anywhere = planted::is_made(Mistake::UsesCoverOtherParts);
     let reads = planted::is_made(Mistake::ReadsReplaceWrites);
     uses.retain(|old| {
@@ -119,11 +121,77 @@ const MANY_USES: usize = 16;
 const TOO_MANY_USES: usize = 64;
 
 /// Uses to be queried, outside the lock, when there are many: those that have finished go at the next [`add_use`].
-pub(crate) fn worth_a_query(uses: &[Use]) -> Vec<Arc<Fence>> {
+fn worth_a_query(uses: &[Use]) -> Vec<Arc<Fence>> {
     if uses.is_empty() || !uses.len().is_multiple_of(MANY_USES) {
         return Vec::new();
     }
     uses.iter().map(|used| used.fence.clone()).collect()
+}
+
+/// Adds a use of a part of a block; those that are worth a query once no lock is held ([`query_all`]).
+pub(crate) fn record(
+    uses: &mut Vec<Use>,
+    span: Span,
+    fence: &Arc<Fence>,
+    writes: bool,
+) -> Vec<Arc<Fence>> {
+    let new = Use {
+        fence: fence.clone(),
+        span,
+        writes,
+    };
+    add_use(uses, new);
+    worth_a_query(uses)
+}
+
+/// Asks about fences that [`record`] named; no lock may be held.
+pub(crate) fn query_all(fences: Vec<Arc<Fence>>) {
+    for fence in fences {
+        let _ = fence.query();
+    }
+}
+
+/// Who uses a live block whose memory no best-fit pool orders: the driver's, or that of others.
+#[derive(Debug)]
+pub(crate) struct Users {
+    /// The stream that the block was allocated or adopted on; none where the host has waited.
+    pub stream: Option<Arc<StreamCore>>,
+    /// Copies and other uses that were recorded.
+    pub uses: Vec<Use>,
+    /// Streams that have been made to wait for `stream`, by uid.
+    followers: Vec<u64>,
+}
+
+impl Users {
+    /// Of a block that is new.
+    pub fn new(stream: Option<Arc<StreamCore>>, uses: Vec<Use>) -> Self {
+        Self {
+            stream,
+            uses,
+            followers: Vec::new(),
+        }
+    }
+
+    /// What a stream must wait for before it uses these bytes: uses of other streams, and the stream of the block.
+    pub fn before_use(&self, span: Span, handle: &Handle, writes: bool) -> Vec<Arc<Fence>> {
+        let mut fences = pending_uses(&self.uses, span, !writes);
+        fences.retain(|fence| !Arc::ptr_eq(fence.core(), handle.core()));
+        if let Some(core) = &self.stream
+            && !Arc::ptr_eq(core, handle.core())
+            && !self.followers.contains(&handle.core().uid)
+            && !planted::is_made(Mistake::AllocationsAreNotFollowed)
+        {
+            fences.push(Fence::open(core.clone()));
+        }
+        fences
+    }
+
+    /// A stream was made to wait for what [`Users::before_use`] named.
+    pub fn follows(&mut self, handle: &Handle) {
+        if self.stream.is_some() {
+            add_follower(&mut self.followers, handle.core().uid);
+        }
+    }
 }
 
 #[cfg(all(test, feature = "sim"))]

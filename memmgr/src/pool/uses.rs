@@ -3,7 +3,7 @@
 use super::{
     Freed, Pool,
     order::add_follower,
-    recorded::{Span, Use, add_use, pending_uses, worth_a_query},
+    recorded::{Span, pending_uses, query_all, record},
 };
 use crate::{
     checker,
@@ -124,21 +124,9 @@ impl Pool {
 
     /// Records a use of a part of a live block.
     pub fn add_use(&self, block: BlockRange, fence: &Arc<Fence>, writes: bool) {
-        let mut many = Vec::new();
-        if let Some(live) = lock(&self.state).space.data_mut(block.start) {
-            add_use(
-                &mut live.uses,
-                Use {
-                    fence: fence.clone(),
-                    span: block.span,
-                    writes,
-                },
-            );
-            many = worth_a_query(&live.uses);
-        }
-        for used in many {
-            let _ = used.query();
-        }
+        let many = (lock(&self.state).space.data_mut(block.start))
+            .map(|live| record(&mut live.uses, block.span, fence, writes));
+        query_all(many.unwrap_or_default());
     }
 
     /// The recorded uses of the range that are not known to have finished: all, or those that write.
