@@ -7,21 +7,6 @@ use cudart_sim::sys;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[(self.next() % choices.len() as u64) as usize]
-    }
-}
-
 const SIZES: &[usize] = &[
     0,
     1,

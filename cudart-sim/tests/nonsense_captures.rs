@@ -2,28 +2,13 @@
 //! aborts, hangs or leaks.
 
 mod common;
-use common::{event, malloc, stream, under_every_schedule, unordered};
+use common::{Random, event, malloc, stream, under_every_schedule, unordered};
 mod cuda;
 use cuda::*;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[(self.next() % choices.len() as u64) as usize]
-    }
-}
 
 const LENGTHS: &[usize] = &[
     0,

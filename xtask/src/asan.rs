@@ -2,7 +2,7 @@
 
 use crate::{
     model::build_folder,
-    shell::{self, Result, cargo_messages, root, run_quietly, say},
+    shell::{self, Result, root, run_quietly, say},
     toolchain,
 };
 use clap::Args;
@@ -165,16 +165,7 @@ fn calls_everything(source: &Path) -> Result {
 /// version 8 of the sanitizer's interface, and a mismatch does not link.
 fn build(source: &Path) -> Result<PathBuf> {
     let mut library = nightly(&["rustc", "--quiet", "--lib", "--crate-type", "staticlib"]);
-    let archive = cargo_messages(&mut library)?
-        .iter()
-        .filter(|m| m["target"]["name"] == "cudart_sim")
-        .flat_map(|m| m["filenames"].as_array().cloned().unwrap_or_default())
-        .find_map(|file| {
-            file.as_str()
-                .filter(|f| f.ends_with(".a"))
-                .map(PathBuf::from)
-        })
-        .ok_or("cargo made no libcudart_sim.a")?;
+    let archive = shell::archive(&mut library)?;
     let cuda = &toolchain::CUDA[0];
     toolchain::ensure(cuda)?;
     let program = archive.with_file_name("every_call");

@@ -142,8 +142,12 @@ pub fn cargo_messages(command: &mut Command) -> Result<Vec<serde_json::Value>> {
 pub fn static_library(more: &[&str]) -> Result<PathBuf> {
     let mut build = cargo(["rustc", "--quiet", "-p", "cudart-sim", "--lib"]);
     build.args(["--crate-type", "staticlib"]).args(more);
-    let messages = cargo_messages(&mut build)?;
-    messages
+    archive(&mut build)
+}
+
+/// Runs a cargo that builds the simulator's C library; the file.
+pub fn archive(build: &mut Command) -> Result<PathBuf> {
+    cargo_messages(build)?
         .iter()
         .filter(|m| m["target"]["name"] == "cudart_sim")
         .flat_map(|m| m["filenames"].as_array().cloned().unwrap_or_default())

@@ -234,3 +234,19 @@ pub fn is_clean(program: impl Fn()) {
     let found: Vec<String> = findings(program).iter().map(|f| f.to_string()).collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
+
+/// Random numbers (xorshift), from a seed above 0.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[(self.next() % choices.len() as u64) as usize]
+    }
+}
