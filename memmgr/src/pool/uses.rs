@@ -104,8 +104,9 @@ impl Pool {
 
     /// The live block in which `size` bytes at `address` lie; `None` if the address belongs to no segment of the pool.
     pub fn locate(&self, address: usize, size: usize) -> Result<Option<BlockRange>> {
-        let state = lock(&self.state);
-        match state.space.live_containing(address) {
+        let mut state = lock(&self.state);
+        let slot = state.space.find_containing(address);
+        match slot.and_then(|slot| state.space.live_at(slot)) {
             Some(live) if live.data.freed.is_some() => Err(kept_by_a_graph(address)),
             Some(live) => {
                 check_inside(address, size, live.addr, live.data.requested)?;

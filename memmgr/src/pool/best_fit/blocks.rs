@@ -1,63 +1,94 @@
-//! The records of the blocks: a slab with links to the physical neighbours, and two kinds of chains.
+//! The records of the blocks: a slab with links to the physical neighbours.
 //!
 //! A block is known by its [`Slot`], a number that stays the same while the block exists. The neighbours in
 //! the segment are linked, so that a free finds them without a search; the chain ends at the ends of the
-//! segment, which is what keeps segments apart. Besides, a free span hangs in the chain of its owner, and, if
-//! it has a seam, in the chain of the seams of its class.
+//! segment, which is what keeps segments apart. What a live block carries and what a free span needs for its
+//! index lie in the same bytes: a block is one or the other.
 
-use super::owners::{ClassSlot, OwnerSlot};
+use super::owners::OwnerSlot;
 
 /// The number of a block record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Slot(u32);
+pub struct Slot(u32);
 
 impl Slot {
     /// No block.
-    pub const NONE: Self = Self(u32::MAX);
+    pub(super) const NONE: Self = Self(u32::MAX);
 
     /// Whether this is no block.
-    pub fn is_none(self) -> bool {
+    #[inline]
+    pub(super) fn is_none(self) -> bool {
         self == Self::NONE
+    }
+
+    /// The number.
+    #[inline]
+    pub(super) fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The slot with a number that [`Slot::number`] gave.
+    #[inline]
+    pub(super) fn from_number(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// The priority of a span in the tree of its length: a number that has nothing to do with its address.
+    #[inline]
+    pub(super) fn priority(self) -> u32 {
+        self.0.wrapping_mul(0x9e37_79b1)
+    }
+}
+
+/// No place in a list.
+pub(super) const NOWHERE: u32 = u32::MAX;
+
+/// What a free span needs to be found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    /// Whose it is.
+    pub owner: OwnerSlot,
+    /// The place in its owner's list.
+    pub place: u32,
+    /// The place in the list of seams of its class; [`NOWHERE`] without a seam.
+    pub seam: u32,
+    /// In the tree of the spans of its class and length: the span below it with lower addresses.
+    pub left: Slot,
+    /// The span below it with higher addresses.
+    pub right: Slot,
+    /// The span above it.
+    pub parent: Slot,
+}
+
+impl Span {
+    /// A span of an owner, in no list and no tree.
+    #[inline]
+    pub fn of(owner: OwnerSlot) -> Self {
+        Self {
+            owner,
+            place: NOWHERE,
+            seam: NOWHERE,
+            left: Slot::NONE,
+            right: Slot::NONE,
+            parent: Slot::NONE,
+        }
     }
 }
 
 /// What a block is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum State {
+#[derive(Debug)]
+pub(super) enum Body<T> {
     /// The record is not in use.
     Vacant,
     /// The block is handed out (or, inside an operation, in no index).
-    Live,
-    /// The block is a free span of this owner.
-    Free(OwnerSlot),
+    Live(T),
+    /// The block is free.
+    Free(Span),
 }
 
-/// The links of a block in one chain.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Links {
-    prev: Slot,
-    next: Slot,
-}
-
-impl Links {
-    const NONE: Self = Self {
-        prev: Slot::NONE,
-        next: Slot::NONE,
-    };
-}
-
-/// Which of the two chains.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Chain {
-    /// The spans of one owner.
-    Owner,
-    /// The spans of one class that have a seam.
-    Seam,
-}
-
-/// A block, without the datum that it carries.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Block {
+/// A block.
+#[derive(Debug)]
+pub(super) struct Block<T> {
     /// The first address.
     pub addr: usize,
     /// The length in bytes.
@@ -67,72 +98,61 @@ pub(super) struct Block {
     /// The block behind it in the segment. In a vacant record: the next vacant one.
     pub next: Slot,
     /// What it is.
-    pub state: State,
-    /// The class in whose chain of seams the block hangs.
-    pub seam: Option<ClassSlot>,
-    owner_links: Links,
-    seam_links: Links,
+    pub body: Body<T>,
 }
 
-impl Block {
+impl<T> Block<T> {
     /// What a wrong slot leads to: an empty record with no links.
     const NOTHING: Self = Self {
         addr: 0,
         len: 0,
         prev: Slot::NONE,
         next: Slot::NONE,
-        state: State::Vacant,
-        seam: None,
-        owner_links: Links::NONE,
-        seam_links: Links::NONE,
+        body: Body::Vacant,
     };
 
     /// The first address behind the block. Segments do not run past the last address, so it exists.
+    #[inline]
     pub fn end(&self) -> usize {
         self.addr.saturating_add(self.len)
     }
 
-    fn links(&self, chain: Chain) -> Links {
-        match chain {
-            Chain::Owner => self.owner_links,
-            Chain::Seam => self.seam_links,
+    /// The owner, if the block is free.
+    #[inline]
+    pub fn owner(&self) -> Option<OwnerSlot> {
+        match &self.body {
+            Body::Free(span) => Some(span.owner),
+            Body::Live(_) | Body::Vacant => None,
         }
     }
 
-    fn links_mut(&mut self, chain: Chain) -> &mut Links {
-        match chain {
-            Chain::Owner => &mut self.owner_links,
-            Chain::Seam => &mut self.seam_links,
-        }
+    /// Whether the block is handed out.
+    #[inline]
+    pub fn is_live(&self) -> bool {
+        matches!(self.body, Body::Live(_))
     }
-}
-
-static NOTHING: Block = Block::NOTHING;
-
-#[derive(Debug)]
-struct Record<T> {
-    block: Block,
-    data: T,
 }
 
 /// All block records.
 #[derive(Debug)]
 pub(super) struct Blocks<T> {
-    records: Vec<Record<T>>,
+    records: Vec<Block<T>>,
     vacant: Slot,
     vacant_count: usize,
-    /// Takes what is written through a wrong slot.
-    stray: Block,
+    /// What is read through a wrong slot, and what takes what is written there.
+    stray: Block<T>,
+    stray_span: Span,
 }
 
 impl<T: Default> Blocks<T> {
     /// No blocks.
-    pub const fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             records: Vec::new(),
             vacant: Slot::NONE,
             vacant_count: 0,
             stray: Block::NOTHING,
+            stray_span: Span::of(OwnerSlot::IDLE),
         }
     }
 
@@ -158,26 +178,29 @@ impl<T: Default> Blocks<T> {
     }
 
     /// Whether `more` blocks can be added.
+    #[inline]
     pub fn has_room(&self, more: usize) -> bool {
         let never_used = (Slot::NONE.0 as usize).saturating_sub(self.records.len());
         self.vacant_count.saturating_add(never_used) >= more
     }
 
     /// The block of a slot.
-    pub fn at(&self, slot: Slot) -> &Block {
+    #[inline]
+    pub fn at(&self, slot: Slot) -> &Block<T> {
         match self.records.get(slot.0 as usize) {
-            Some(record) => &record.block,
+            Some(record) => record,
             None => {
                 debug_assert!(false, "no block has this slot");
-                &NOTHING
+                &self.stray
             }
         }
     }
 
     /// The block of a slot, to be changed.
-    pub fn at_mut(&mut self, slot: Slot) -> &mut Block {
+    #[inline]
+    pub fn at_mut(&mut self, slot: Slot) -> &mut Block<T> {
         match self.records.get_mut(slot.0 as usize) {
-            Some(record) => &mut record.block,
+            Some(record) => record,
             None => {
                 debug_assert!(false, "no block has this slot");
                 self.stray = Block::NOTHING;
@@ -186,32 +209,64 @@ impl<T: Default> Blocks<T> {
         }
     }
 
-    /// The datum of a block.
+    /// The datum of a live block.
+    #[inline]
     pub fn data(&self, slot: Slot) -> Option<&T> {
-        self.records.get(slot.0 as usize).map(|record| &record.data)
+        match &self.records.get(slot.0 as usize)?.body {
+            Body::Live(data) => Some(data),
+            Body::Free(_) | Body::Vacant => None,
+        }
     }
 
-    /// The datum of a block, to be changed.
+    /// The datum of a live block, to be changed.
+    #[inline]
     pub fn data_mut(&mut self, slot: Slot) -> Option<&mut T> {
-        self.records
-            .get_mut(slot.0 as usize)
-            .map(|record| &mut record.data)
+        match &mut self.records.get_mut(slot.0 as usize)?.body {
+            Body::Live(data) => Some(data),
+            Body::Free(_) | Body::Vacant => None,
+        }
     }
 
     /// The owner of a block, if there is a block and it is free.
+    #[inline]
     pub fn owner(&self, slot: Slot) -> Option<OwnerSlot> {
         if slot.is_none() {
             return None;
         }
-        match self.at(slot).state {
-            State::Free(owner) => Some(owner),
-            State::Live | State::Vacant => None,
+        self.at(slot).owner()
+    }
+
+    /// The span of a free block.
+    #[inline]
+    pub fn span(&self, slot: Slot) -> &Span {
+        match &self.at(slot).body {
+            Body::Free(span) => span,
+            Body::Live(_) | Body::Vacant => {
+                debug_assert!(false, "the block is not free");
+                &self.stray_span
+            }
         }
     }
 
-    /// Adds a block, in no chain yet, behind `prev` in its segment (alone if that is none). [`Slot::NONE`] if
-    /// there is no room.
-    pub fn insert_after(&mut self, prev: Slot, addr: usize, len: usize) -> Slot {
+    /// The span of a free block, to be changed.
+    #[inline]
+    pub fn span_mut(&mut self, slot: Slot) -> &mut Span {
+        match self.records.get_mut(slot.0 as usize) {
+            Some(Block {
+                body: Body::Free(span),
+                ..
+            }) => span,
+            _ => {
+                debug_assert!(false, "the block is not free");
+                self.stray_span = Span::of(OwnerSlot::IDLE);
+                &mut self.stray_span
+            }
+        }
+    }
+
+    /// Adds a block behind `prev` in its segment (alone if that is none). [`Slot::NONE`] if there is no room.
+    #[inline]
+    pub fn insert_after(&mut self, prev: Slot, addr: usize, len: usize, body: Body<T>) -> Slot {
         let next = if prev.is_none() {
             Slot::NONE
         } else {
@@ -222,8 +277,7 @@ impl<T: Default> Blocks<T> {
             len,
             prev,
             next,
-            state: State::Live,
-            ..Block::NOTHING
+            body,
         };
         let slot = self.fill(block);
         if slot.is_none() {
@@ -238,28 +292,26 @@ impl<T: Default> Blocks<T> {
         slot
     }
 
-    /// Removes a block, which is in no chain, from its segment. Its neighbours become neighbours. Its datum is
-    /// the default already: a free takes the datum out.
+    /// Removes a block, which is in no index, from its segment. Its neighbours become neighbours.
+    #[inline]
     pub fn remove(&mut self, slot: Slot) {
-        let block = *self.at(slot);
-        debug_assert!(block.state == State::Live && block.seam.is_none());
-        if !block.prev.is_none() {
-            self.at_mut(block.prev).next = block.next;
+        let vacant = self.vacant;
+        let block = self.at_mut(slot);
+        let (prev, next) = (block.prev, block.next);
+        block.body = Body::Vacant;
+        block.next = vacant;
+        self.vacant = slot;
+        self.vacant_count += 1;
+        if !prev.is_none() {
+            self.at_mut(prev).next = next;
         }
-        if !block.next.is_none() {
-            self.at_mut(block.next).prev = block.prev;
-        }
-        if let Some(record) = self.records.get_mut(slot.0 as usize) {
-            record.block = Block {
-                next: self.vacant,
-                ..Block::NOTHING
-            };
-            self.vacant = slot;
-            self.vacant_count += 1;
+        if !next.is_none() {
+            self.at_mut(next).prev = prev;
         }
     }
 
-    fn fill(&mut self, block: Block) -> Slot {
+    #[inline]
+    fn fill(&mut self, block: Block<T>) -> Slot {
         if !self.vacant.is_none() {
             let slot = self.vacant;
             let free = self.at_mut(slot);
@@ -269,51 +321,23 @@ impl<T: Default> Blocks<T> {
             self.vacant_count = self.vacant_count.saturating_sub(1);
             return slot;
         }
-        match u32::try_from(self.records.len()) {
+        self.push(block)
+    }
+
+    /// Adds a record. The slab grows by an eighth, so that little of it is unused.
+    #[cold]
+    fn push(&mut self, block: Block<T>) -> Slot {
+        let len = self.records.len();
+        match u32::try_from(len) {
             Ok(number) if number != Slot::NONE.0 => {
-                self.records.push(Record {
-                    block,
-                    data: T::default(),
-                });
+                if len == self.records.capacity() {
+                    self.records.reserve_exact((len / 8).max(64));
+                }
+                self.records.push(block);
                 Slot(number)
             }
             _ => Slot::NONE,
         }
-    }
-
-    /// Puts a block at the head of a chain.
-    pub fn link(&mut self, chain: Chain, head: &mut Slot, slot: Slot) {
-        *self.at_mut(slot).links_mut(chain) = Links {
-            prev: Slot::NONE,
-            next: *head,
-        };
-        if !head.is_none() {
-            self.at_mut(*head).links_mut(chain).prev = slot;
-        }
-        *head = slot;
-    }
-
-    /// Takes a block out of a chain.
-    pub fn unlink(&mut self, chain: Chain, head: &mut Slot, slot: Slot) {
-        let links = std::mem::replace(self.at_mut(slot).links_mut(chain), Links::NONE);
-        if links.prev.is_none() {
-            debug_assert!(*head == slot, "a block is not in the chain that it leaves");
-            *head = links.next;
-        } else {
-            self.at_mut(links.prev).links_mut(chain).next = links.next;
-        }
-        if !links.next.is_none() {
-            self.at_mut(links.next).links_mut(chain).prev = links.prev;
-        }
-    }
-
-    /// The blocks of a chain. Ends even if the chain is damaged.
-    pub fn chain(&self, chain: Chain, head: Slot) -> impl Iterator<Item = Slot> + '_ {
-        let step = move |slot: &Slot| {
-            let next = self.at(*slot).links(chain).next;
-            (!next.is_none()).then_some(next)
-        };
-        std::iter::successors((!head.is_none()).then_some(head), step).take(self.records.len() + 1)
     }
 
     /// The block and those behind it in its segment. Ends even if the links are damaged.

@@ -1,6 +1,6 @@
 //! The invariant walker: looks at everything and says what does not hold.
 
-use super::blocks::{Chain, Slot, State};
+use super::blocks::{Body, NOWHERE, Slot};
 use super::index::Entry;
 use super::owners::{ClassSlot, OwnerSlot};
 use super::space::{Segment, Space};
@@ -93,37 +93,25 @@ impl<T: Default> Space<T> {
                 .ok_or("a block runs past the last address")?;
             walk.blocks += 1;
             let owner = self.blocks.owner(slot);
-            match block.state {
-                State::Vacant => return Err(format!("the block at {addr:#x} is a vacant record")),
-                State::Live => {
+            match &block.body {
+                Body::Vacant => return Err(format!("the block at {addr:#x} is a vacant record")),
+                Body::Live(_) => {
                     ensure!(
-                        self.live.get(&addr) == Some(&slot),
+                        self.find(addr) == Some(slot),
                         "the live block at {addr:#x} is not known as live"
                     );
                     walk.live += 1;
                     walk.live_bytes = walk.live_bytes.saturating_add(block.len);
                 }
-                State::Free(owner) => {
+                Body::Free(span) => {
+                    let owner = span.owner;
                     ensure!(
-                        !self.live.contains_key(&addr),
+                        self.find(addr).is_none(),
                         "the free span at {addr:#x} is known as live"
                     );
                     ensure!(
                         prev_owner != Some(owner),
                         "the free span at {addr:#x} has the owner of the one before it"
-                    );
-                    let class = self
-                        .owners
-                        .class(self.owners.class_of(owner))
-                        .ok_or("an owner has an unknown class")?;
-                    let entry = Entry {
-                        len: block.len,
-                        addr,
-                        slot,
-                    };
-                    ensure!(
-                        class.index.contains(entry),
-                        "the free span at {addr:#x} is not in the index of its class"
                     );
                     let counts = walk
                         .owned
@@ -133,14 +121,23 @@ impl<T: Default> Space<T> {
                     walk.free_bytes = walk.free_bytes.saturating_add(block.len);
                 }
             }
-            let seam = owner
-                .filter(|_| self.blocks.owner(block.next).is_some())
-                .map(|owner| self.owners.class_of(owner));
-            ensure!(
-                block.seam == seam,
-                "the block at {addr:#x} hangs with the wrong seams"
-            );
-            walk.seams += usize::from(seam.is_some());
+            if owner.is_some() {
+                let seam = self.blocks.owner(block.next).is_some();
+                ensure!(
+                    (self.blocks.span(slot).seam != NOWHERE) == seam,
+                    "the span at {addr:#x} is wrong about its seam"
+                );
+                walk.seams += usize::from(seam);
+            }
+            if self.starts.are_kept() {
+                let inside = addr.saturating_add(block.len / 2);
+                for addr in [addr, inside, block.end().saturating_sub(1)] {
+                    ensure!(
+                        self.starts.find(&self.blocks, addr) == Some(slot),
+                        "the block around {addr:#x} is not found by its page"
+                    );
+                }
+            }
             (prev, prev_owner) = (slot, owner);
         }
         let end = base.saturating_add(segment.len);
@@ -167,19 +164,19 @@ impl<T: Default> Space<T> {
                 idle == (id == OwnerId::IDLE) && idle == (owner.class == ClassSlot::IDLE),
                 "owner {id:?} is half idle"
             );
-            let mut count = 0;
-            for span in self.blocks.chain(Chain::Owner, owner.first) {
-                ensure!(
-                    self.blocks.owner(span) == Some(slot),
-                    "a block in the chain of owner {id:?} is not its span"
-                );
-                count += 1;
-            }
+            let listed = if idle { 0 } else { owner.spans };
             ensure!(
-                count == owner.spans,
-                "the chain of owner {id:?} has {count} spans instead of {}",
-                owner.spans
+                owner.list.len() == listed,
+                "the list of owner {id:?} has {} spans instead of {listed}",
+                owner.list.len()
             );
+            for (place, span) in owner.list.iter().enumerate() {
+                ensure!(
+                    self.blocks.owner(*span) == Some(slot)
+                        && self.blocks.span(*span).place as usize == place,
+                    "a block in the list of owner {id:?} is not its span"
+                );
+            }
         }
         Ok(())
     }
@@ -202,42 +199,55 @@ impl<T: Default> Space<T> {
                     .filter(|(_, owner)| owner.class == slot)
             };
             let spans: usize = of_class().map(|(_, owner)| owner.spans).sum();
-            let bytes = of_class().fold(0usize, |sum, (_, owner)| sum.saturating_add(owner.bytes));
             ensure!(
                 class.index.count() == spans,
                 "class {id:?} has {} spans in the index instead of {spans}",
                 class.index.count()
             );
-            ensure!(
-                class.bytes == bytes,
-                "class {id:?} has {bytes} bytes, its record says {}",
-                class.bytes
-            );
             let mut last: Option<Entry> = None;
-            for entry in class.index.at_least(0) {
+            let mut count = 0;
+            for entry in class.index.at_least(&self.nodes, &self.blocks, 0) {
                 ensure!(
                     last.is_none_or(|last| last < entry),
                     "the index of class {id:?} is out of order"
                 );
+                // So many different spans of the class are all that it has.
+                ensure!(
+                    entry == Entry::of(&self.blocks, entry.slot)
+                        && self
+                            .blocks
+                            .owner(entry.slot)
+                            .is_some_and(|owner| self.owners.class_of(owner) == slot),
+                    "the index of class {id:?} has {entry:x?}, which is no span of it"
+                );
                 last = Some(entry);
+                count += 1;
             }
+            ensure!(
+                count == spans,
+                "the index of class {id:?} lists {count} spans instead of {spans}"
+            );
             let longest = last.map_or(0, |entry| entry.len);
             ensure!(
-                class.index.longest() == longest,
+                class.index.longest(&self.nodes, &self.blocks) == longest,
                 "the longest span of class {id:?} is wrong"
             );
-            for span in self.blocks.chain(Chain::Seam, class.seams) {
+            for (place, span) in class.seams.iter().enumerate() {
                 ensure!(
-                    self.blocks.at(span).seam == Some(slot),
-                    "a block hangs with the seams of class {id:?} by mistake"
+                    self.blocks
+                        .owner(*span)
+                        .is_some_and(|owner| self.owners.class_of(owner) == slot)
+                        && self.blocks.span(*span).seam as usize == place,
+                    "a block is listed with the seams of class {id:?} by mistake"
                 );
                 seams += 1;
             }
         }
         ensure!(
-            seams == walk.seams,
-            "{} spans have a seam, {seams} hang in the chains",
-            walk.seams
+            seams == walk.seams && seams == self.seams,
+            "{} spans have a seam, {seams} are listed, {} are counted",
+            walk.seams,
+            self.seams
         );
         Ok(())
     }

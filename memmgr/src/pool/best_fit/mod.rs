@@ -23,9 +23,12 @@
 //!
 //! # Cost
 //!
-//! An allocation from one span, a free, and the settling of one span are O(log n) in the number of blocks.
+//! An allocation from one span, a free, and the settling of one span take the same number of steps however many
+//! blocks there are, as long as few free spans have the same length; among k spans of one length, those that lie
+//! between others cost O(log k), the lowest one does not. (Spans of 64 MiB and more are kept in a sorted list.)
 //! An alignment above the granule may scan spans whose length is below size + alignment. A search for runs
-//! looks at the seams only; without seams it costs nothing.
+//! looks at the seams only; without seams it costs nothing. The first question for an address inside a block
+//! looks at all blocks once; from then on blocks are found by page.
 //!
 //! # Contradictions
 //!
@@ -37,7 +40,9 @@
 mod blocks;
 mod check;
 mod index;
+mod live;
 mod owners;
+mod pages;
 mod runs;
 mod space;
 mod steps;
@@ -46,6 +51,7 @@ mod tests;
 
 use std::fmt;
 
+pub use blocks::Slot;
 pub use space::Space;
 
 /// The unit of all addresses and lengths, in bytes.
@@ -127,16 +133,13 @@ impl Owner {
     }
 }
 
-/// How many owners an [`OwnerList`] holds without memory of its own.
-const INLINE_OWNERS: usize = 3;
-
 /// A short list of distinct owner ids in ascending order, without [`OwnerId::IDLE`]. Reads as a slice.
 #[derive(Clone, Default)]
 pub struct OwnerList {
-    inline: [OwnerId; INLINE_OWNERS],
-    len: usize,
-    /// Holds all ids once there are more than fit inline.
-    spilled: Vec<OwnerId>,
+    /// The only id; idle if there is none, or if there are several.
+    one: OwnerId,
+    /// All ids, once there are several.
+    more: Vec<OwnerId>,
 }
 
 impl Default for OwnerId {
@@ -146,40 +149,34 @@ impl Default for OwnerId {
 }
 
 impl OwnerList {
+    /// The list of one id, or of none if that is idle.
+    #[inline]
+    fn of(id: OwnerId) -> Self {
+        Self {
+            one: id,
+            more: Vec::new(),
+        }
+    }
+
     /// Adds an id, unless it is idle. The order is right only after [`OwnerList::finish`].
     fn add(&mut self, id: OwnerId) {
-        if id == OwnerId::IDLE {
+        if id == OwnerId::IDLE || id == self.one {
             return;
         }
-        if !self.spilled.is_empty() {
-            self.spilled.push(id);
-            return;
-        }
-        if self.contains(&id) {
-            return;
-        }
-        match self.inline.get_mut(self.len) {
-            Some(place) => {
-                *place = id;
-                self.len += 1;
+        if self.more.is_empty() {
+            if self.one == OwnerId::IDLE {
+                self.one = id;
+                return;
             }
-            None => {
-                self.spilled.extend_from_slice(&self.inline);
-                self.spilled.push(id);
-            }
+            self.more.push(std::mem::take(&mut self.one));
         }
+        self.more.push(id);
     }
 
     /// Puts the ids in order and drops repetitions.
     fn finish(mut self) -> Self {
-        if self.spilled.is_empty() {
-            if let Some(ids) = self.inline.get_mut(..self.len) {
-                ids.sort_unstable();
-            }
-        } else {
-            self.spilled.sort_unstable();
-            self.spilled.dedup();
-        }
+        self.more.sort_unstable();
+        self.more.dedup();
         self
     }
 }
@@ -187,11 +184,12 @@ impl OwnerList {
 impl std::ops::Deref for OwnerList {
     type Target = [OwnerId];
 
+    #[inline]
     fn deref(&self) -> &[OwnerId] {
-        if self.spilled.is_empty() {
-            self.inline.get(..self.len).unwrap_or_default()
+        if self.one == OwnerId::IDLE {
+            &self.more
         } else {
-            &self.spilled
+            std::slice::from_ref(&self.one)
         }
     }
 }
@@ -209,6 +207,8 @@ pub struct Taken {
     pub addr: usize,
     /// The length in bytes: the size asked for, rounded up to the granule.
     pub len: usize,
+    /// The record of the block, valid as long as the block is live.
+    pub slot: Slot,
     /// The owners that spans under this block had, idle left out: who must be waited for.
     pub owners: OwnerList,
 }

@@ -4,8 +4,7 @@
 //! merge or a split looks nothing up. Records stay when their last span goes, because the next free of the
 //! same stream needs them again; they are few, since the order layer recycles its ids.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use rustc_hash::FxHashMap;
 
 use super::blocks::Slot;
 use super::index::Index;
@@ -45,8 +44,8 @@ pub(super) struct OwnerRecord {
     pub spans: usize,
     /// The bytes of its spans together.
     pub bytes: usize,
-    /// The head of the chain of its spans.
-    pub first: Slot,
+    /// Its spans. Empty for the idle owner, whose spans are those of the idle class.
+    pub list: Vec<Slot>,
 }
 
 impl OwnerRecord {
@@ -56,7 +55,7 @@ impl OwnerRecord {
             class,
             spans: 0,
             bytes: 0,
-            first: Slot::NONE,
+            list: Vec::new(),
         }
     }
 }
@@ -66,54 +65,66 @@ impl OwnerRecord {
 pub(super) struct ClassRecord {
     /// Its id.
     pub id: ClassId,
-    /// The bytes of its spans together.
-    pub bytes: usize,
     /// Its spans by length and address.
     pub index: Index,
-    /// The head of the chain of those of its spans that have a seam.
-    pub seams: Slot,
+    /// Those of its spans that have a seam.
+    pub seams: Vec<Slot>,
 }
 
 impl ClassRecord {
     fn new(id: ClassId) -> Self {
         Self {
             id,
-            bytes: 0,
-            index: Index::default(),
-            seams: Slot::NONE,
+            index: Index::new(),
+            seams: Vec::new(),
         }
     }
 }
 
-/// A hasher for ids, which are small numbers and come from inside the program.
-#[derive(Default)]
-pub(super) struct IdHasher(u64);
+/// Ids below this are looked up in a table, which is what the order layer's small numbers need.
+const DENSE: usize = 1 << 16;
+/// No record in the table.
+const UNKNOWN: u32 = u32::MAX;
 
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0 ^ (self.0 >> 32)
-    }
+/// From ids to the places of their records.
+#[derive(Debug, Default)]
+struct Places {
+    dense: Vec<u32>,
+    sparse: FxHashMap<u32, u32>,
+}
 
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u32(u32::from(*byte));
+impl Places {
+    #[inline]
+    fn get(&self, id: u32) -> Option<u32> {
+        match self.dense.get(id as usize) {
+            Some(place) => (*place != UNKNOWN).then_some(*place),
+            None if (id as usize) < DENSE => None,
+            None => self.sparse.get(&id).copied(),
         }
     }
 
-    fn write_u32(&mut self, number: u32) {
-        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    fn insert(&mut self, id: u32, place: u32) {
+        let index = id as usize;
+        if index >= DENSE {
+            self.sparse.insert(id, place);
+            return;
+        }
+        if index >= self.dense.len() {
+            self.dense.resize(index + 1, UNKNOWN);
+        }
+        if let Some(known) = self.dense.get_mut(index) {
+            *known = place;
+        }
     }
 }
-
-type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
 /// All owners and classes.
 #[derive(Debug)]
 pub(super) struct Owners {
     owners: Vec<OwnerRecord>,
     classes: Vec<ClassRecord>,
-    owner_slots: IdMap<OwnerId, OwnerSlot>,
-    class_slots: IdMap<ClassId, ClassSlot>,
+    owner_places: Places,
+    class_places: Places,
 }
 
 impl Owners {
@@ -122,32 +133,37 @@ impl Owners {
         Self {
             owners: vec![OwnerRecord::new(OwnerId::IDLE, ClassSlot::IDLE)],
             classes: vec![ClassRecord::new(ClassId::IDLE)],
-            owner_slots: IdMap::from_iter([(OwnerId::IDLE, OwnerSlot::IDLE)]),
-            class_slots: IdMap::from_iter([(ClassId::IDLE, ClassSlot::IDLE)]),
+            owner_places: Places::default(),
+            class_places: Places::default(),
         }
     }
 
     /// The record of an owner.
+    #[inline]
     pub fn owner(&self, slot: OwnerSlot) -> Option<&OwnerRecord> {
         self.owners.get(slot.place())
     }
 
     /// The record of an owner, to be changed.
+    #[inline]
     pub fn owner_mut(&mut self, slot: OwnerSlot) -> Option<&mut OwnerRecord> {
         self.owners.get_mut(slot.place())
     }
 
     /// The record of a class.
+    #[inline]
     pub fn class(&self, slot: ClassSlot) -> Option<&ClassRecord> {
         self.classes.get(slot.0 as usize)
     }
 
     /// The record of a class, to be changed.
+    #[inline]
     pub fn class_mut(&mut self, slot: ClassSlot) -> Option<&mut ClassRecord> {
         self.classes.get_mut(slot.0 as usize)
     }
 
     /// The class of an owner's spans.
+    #[inline]
     pub fn class_of(&self, slot: OwnerSlot) -> ClassSlot {
         match self.owner(slot) {
             Some(owner) => owner.class,
@@ -156,6 +172,12 @@ impl Owners {
                 ClassSlot::IDLE
             }
         }
+    }
+
+    /// The id of an owner.
+    #[inline]
+    pub fn id(&self, slot: OwnerSlot) -> OwnerId {
+        self.owner(slot).map_or(OwnerId::IDLE, |owner| owner.id)
     }
 
     /// Id and class of an owner.
@@ -178,19 +200,21 @@ impl Owners {
     }
 
     /// The owner with this id, if it was ever seen.
+    #[inline]
     pub fn find(&self, id: OwnerId) -> Option<OwnerSlot> {
         if id == OwnerId::IDLE {
             return Some(OwnerSlot::IDLE);
         }
-        self.owner_slots.get(&id).copied()
+        self.owner_places.get(id.0).map(OwnerSlot)
     }
 
     /// The class with this id, if it was ever seen.
+    #[inline]
     pub fn find_class(&self, id: ClassId) -> Option<ClassSlot> {
         if id == ClassId::IDLE {
             return Some(ClassSlot::IDLE);
         }
-        self.class_slots.get(&id).copied()
+        self.class_places.get(id.0).map(ClassSlot)
     }
 
     /// The record for this owner, made if there is none. Without spans the owner takes the class given; with
@@ -219,7 +243,7 @@ impl Owners {
         let class = self.admit_class(owner.class);
         let slot = OwnerSlot(u32::try_from(self.owners.len()).unwrap_or(u32::MAX));
         self.owners.push(OwnerRecord::new(owner.id, class));
-        self.owner_slots.insert(owner.id, slot);
+        self.owner_places.insert(owner.id.0, slot.0);
         Ok(slot)
     }
 
@@ -230,8 +254,16 @@ impl Owners {
         }
         let slot = ClassSlot(u32::try_from(self.classes.len()).unwrap_or(u32::MAX));
         self.classes.push(ClassRecord::new(id));
-        self.class_slots.insert(id, slot);
+        self.class_places.insert(id.0, slot.0);
         slot
+    }
+
+    /// The bytes of the spans of a class together.
+    pub fn bytes_of_class(&self, slot: ClassSlot) -> usize {
+        self.owners
+            .iter()
+            .filter(|owner| owner.class == slot)
+            .fold(0usize, |sum, owner| sum.saturating_add(owner.bytes))
     }
 
     /// All owners with their slots.

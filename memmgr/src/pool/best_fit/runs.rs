@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use super::align_up;
-use super::blocks::{Blocks, Chain, Slot};
+use super::blocks::{Blocks, Slot};
 use super::owners::{ClassRecord, OwnerSlot, Owners};
 
 /// What a search wants.
@@ -84,7 +84,7 @@ pub(super) fn best_run<'a, T: Default>(
     let mut run = Vec::new();
     let mut best: Option<(Key, Found)> = None;
     for class in classes {
-        for first in blocks.chain(Chain::Seam, class.seams) {
+        for &first in &class.seams {
             // Only the first span of the longest run around this seam counts, so that each run comes once.
             let block = blocks.at(first);
             if rank_of(first).is_none()

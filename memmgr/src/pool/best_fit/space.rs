@@ -1,10 +1,12 @@
 //! The allocator itself: segments in and out, allocate, free, and the change of owners.
 
-use std::collections::{BTreeMap, btree_map};
+use std::collections::BTreeMap;
 
-use super::blocks::{Blocks, Chain, Slot};
-use super::index::Entry;
+use super::blocks::{Blocks, Body, Slot};
+use super::index::{Entry, Nodes};
+use super::live::Table;
 use super::owners::{ClassRecord, OwnerSlot, Owners};
+use super::pages::Starts;
 use super::runs::{Found, Request, best_run};
 use super::{
     ClassId, FreeError, Freed, GRANULE, LiveInfo, Owner, OwnerError, OwnerId, RemoveError,
@@ -24,10 +26,16 @@ pub(super) struct Segment {
 pub struct Space<T> {
     pub(super) blocks: Blocks<T>,
     pub(super) owners: Owners,
+    /// What the indexes of all classes are made of.
+    pub(super) nodes: Nodes,
     /// The live blocks by their first address.
-    pub(super) live: BTreeMap<usize, Slot>,
+    pub(super) live: Table,
+    /// The blocks by page, once that is needed.
+    pub(super) starts: Starts,
     /// The segments by their base.
     pub(super) segments: BTreeMap<usize, Segment>,
+    /// How many spans have a seam.
+    pub(super) seams: usize,
     pub(super) reserved: usize,
     pub(super) in_use: usize,
     pub(super) splits: u64,
@@ -46,8 +54,11 @@ impl<T: Default> Space<T> {
         Self {
             blocks: Blocks::new(),
             owners: Owners::new(),
-            live: BTreeMap::new(),
+            nodes: Nodes::new(),
+            live: Table::default(),
+            starts: Starts::default(),
             segments: BTreeMap::new(),
+            seams: 0,
             reserved: 0,
             in_use: 0,
             splits: 0,
@@ -79,11 +90,14 @@ impl<T: Default> Space<T> {
                 len: segment.len,
             });
         }
-        let first = self.blocks.insert_after(Slot::NONE, base, len);
+        let body = Body::Live(T::default());
+        let first = self.blocks.insert_after(Slot::NONE, base, len, body);
         if first.is_none() {
             return Err(SegmentError::Full);
         }
         self.segments.insert(base, Segment { len, first });
+        self.starts.add_segment(base, len);
+        self.starts.add(&self.blocks, first, base);
         self.reserved = reserved;
         self.attach(first, OwnerSlot::IDLE);
         Ok(())
@@ -98,6 +112,7 @@ impl<T: Default> Space<T> {
         self.detach(segment.first);
         self.blocks.remove(segment.first);
         self.segments.remove(&base);
+        self.starts.remove_segment(base);
         self.reserved = self.reserved.saturating_sub(segment.len);
         Ok(segment.len)
     }
@@ -148,15 +163,30 @@ impl<T: Default> Space<T> {
     pub fn allocate(&mut self, size: usize, align: usize, classes: &[ClassId]) -> Option<Taken> {
         let request = self.request(size, align)?;
         let mut best: Option<(Entry, usize)> = None;
-        for class in classes.iter().filter_map(|class| self.class(*class)) {
-            for entry in class.index.at_least(request.size) {
-                if best.is_some_and(|(other, _)| other <= entry) {
-                    break;
-                }
-                if let Some(start) = request.place(entry.addr, entry.len) {
-                    best = Some((entry, start));
-                    break;
-                }
+        for id in classes {
+            let Some(class) = self.class(*id) else {
+                continue;
+            };
+            let Some(first) = class
+                .index
+                .smallest(&self.nodes, &self.blocks, request.size)
+            else {
+                continue;
+            };
+            // At the alignment of all blocks, the smallest fits at its start.
+            let found = if align == GRANULE {
+                Some((first, first.addr))
+            } else {
+                class
+                    .index
+                    .at_least(&self.nodes, &self.blocks, request.size)
+                    .take_while(|entry| best.is_none_or(|(other, _)| *entry < other))
+                    .find_map(|entry| Some((entry, request.place(entry.addr, entry.len)?)))
+            };
+            if let Some(found) = found
+                && best.is_none_or(|(other, _)| found.0 < other)
+            {
+                best = Some(found);
             }
         }
         let found = match best {
@@ -230,12 +260,22 @@ impl<T: Default> Space<T> {
     /// A block that was taken for a caller who then could not wait is given back like any other, with an owner
     /// that stands for everything in its [`Taken::owners`], so that no mark is lost.
     pub fn free(&mut self, addr: usize, owner: Owner) -> Result<Freed<T>, FreeError> {
-        let btree_map::Entry::Occupied(live) = self.live.entry(addr) else {
+        let Some(slot) = self.find(addr) else {
             return Err(self.why_not_live(addr));
         };
+        self.free_at(slot, owner)
+    }
+
+    /// As [`Space::free`], of a block whose record is known.
+    #[inline]
+    pub fn free_at(&mut self, slot: Slot, owner: Owner) -> Result<Freed<T>, FreeError> {
+        let block = self.blocks.at(slot);
+        let (addr, len) = (block.addr, block.len);
+        if !block.is_live() {
+            return Err(FreeError::AlreadyFree);
+        }
         let owner = self.owners.admit(owner)?;
-        let slot = live.remove();
-        let len = self.blocks.at(slot).len;
+        self.live.remove(&self.blocks, addr);
         let data = self
             .blocks
             .data_mut(slot)
@@ -244,6 +284,24 @@ impl<T: Default> Space<T> {
         self.in_use = self.in_use.saturating_sub(len);
         self.coalesce(slot, owner);
         Ok(Freed { len, data })
+    }
+
+    /// The record of the live block that starts at `addr`.
+    #[inline]
+    pub fn find(&self, addr: usize) -> Option<Slot> {
+        self.live.get(&self.blocks, addr)
+    }
+
+    /// The datum of a live block whose record is known.
+    #[inline]
+    pub fn data_at(&self, slot: Slot) -> Option<&T> {
+        self.blocks.data(slot)
+    }
+
+    /// The datum of a live block whose record is known, to be changed.
+    #[inline]
+    pub fn data_at_mut(&mut self, slot: Slot) -> Option<&mut T> {
+        self.blocks.data_mut(slot)
     }
 
     /// Makes up to `budget` spans of an owner idle. True when none is left.
@@ -273,8 +331,7 @@ impl<T: Default> Space<T> {
             let Some(first) = self
                 .owners
                 .owner(source)
-                .map(|owner| owner.first)
-                .filter(|first| !first.is_none())
+                .and_then(|owner| owner.list.last().copied())
             else {
                 break;
             };
@@ -327,33 +384,65 @@ impl<T: Default> Space<T> {
 
     /// The live block that starts at `addr`.
     pub fn live(&self, addr: usize) -> Option<LiveInfo<'_, T>> {
-        self.live_info(*self.live.get(&addr)?)
+        self.live_info(self.find(addr)?)
+    }
+
+    /// The live block whose record is known.
+    pub fn live_at(&self, slot: Slot) -> Option<LiveInfo<'_, T>> {
+        self.live_info(slot)
     }
 
     /// The live block in which `addr` lies.
-    pub fn live_containing(&self, addr: usize) -> Option<LiveInfo<'_, T>> {
-        let (_, &slot) = self.live.range(..=addr).next_back()?;
-        if addr < self.blocks.at(slot).end() {
-            self.live_info(slot)
-        } else {
-            None
+    pub fn live_containing(&mut self, addr: usize) -> Option<LiveInfo<'_, T>> {
+        let slot = self.find_containing(addr)?;
+        self.live_info(slot)
+    }
+
+    /// The record of the live block in which `addr` lies. From the first time on that this is asked for an address inside a
+    /// block, the blocks of each page are kept.
+    pub fn find_containing(&mut self, addr: usize) -> Option<Slot> {
+        if let Some(slot) = self.find(addr) {
+            return Some(slot);
+        }
+        self.segment_of(addr)?;
+        if !self.starts.are_kept() {
+            self.keep_starts();
+        }
+        let slot = self.starts.find(&self.blocks, addr)?;
+        self.blocks.at(slot).is_live().then_some(slot)
+    }
+
+    fn keep_starts(&mut self) {
+        self.starts.keep();
+        for (&base, segment) in &self.segments {
+            self.starts.add_segment(base, segment.len);
+            for slot in self.blocks.following(segment.first) {
+                self.starts
+                    .add(&self.blocks, slot, self.blocks.at(slot).addr);
+            }
         }
     }
 
     /// Whether any block of a segment is live.
     pub fn has_live_blocks(&self, segment: SegmentInfo) -> bool {
-        let end = segment.base.saturating_add(segment.len);
-        self.live.range(segment.base..end).next().is_some()
+        self.segments.get(&segment.base).is_some_and(|segment| {
+            self.blocks
+                .following(segment.first)
+                .any(|slot| self.blocks.at(slot).is_live())
+        })
     }
 
     /// The live blocks by ascending address.
     pub fn live_blocks(&self) -> impl Iterator<Item = LiveInfo<'_, T>> {
-        self.live.values().filter_map(|slot| self.live_info(*slot))
+        self.segments
+            .values()
+            .flat_map(|segment| self.blocks.following(segment.first))
+            .filter_map(|slot| self.live_info(slot))
     }
 
     /// The datum of the live block that starts at `addr`, to be changed.
     pub fn data_mut(&mut self, addr: usize) -> Option<&mut T> {
-        self.blocks.data_mut(*self.live.get(&addr)?)
+        self.blocks.data_mut(self.find(addr)?)
     }
 
     /// The figures.
@@ -365,7 +454,7 @@ impl<T: Default> Space<T> {
             pending: self.pending_bytes(),
             largest_idle: self
                 .class(ClassId::IDLE)
-                .map_or(0, |class| class.index.longest()),
+                .map_or(0, |class| class.index.longest(&self.nodes, &self.blocks)),
             segments: self.segments.len(),
             live_blocks: self.live.len(),
             free_spans: self.blocks.count().saturating_sub(self.live.len()),
@@ -416,7 +505,8 @@ impl<T: Default> Space<T> {
     }
 
     /// Why [`Space::free`] would refuse an address at which no live block starts.
-    pub fn why_not_live(&self, addr: usize) -> FreeError {
+    #[cold]
+    pub fn why_not_live(&mut self, addr: usize) -> FreeError {
         if let Some(block) = self.live_containing(addr) {
             return FreeError::Interior {
                 start: block.addr,
@@ -430,14 +520,23 @@ impl<T: Default> Space<T> {
     }
 
     /// The best run of spans of these classes.
+    #[cold]
     fn run_of_classes(&self, request: Request, classes: &[ClassId]) -> Option<Found> {
+        if self.seams == 0 {
+            return None;
+        }
         let slots: Vec<_> = classes
             .iter()
             .filter_map(|class| self.owners.find_class(*class))
             .collect();
         let records = || slots.iter().filter_map(|slot| self.owners.class(*slot));
-        let bytes = records().fold(0usize, |sum, class| sum.saturating_add(class.bytes));
-        if bytes < request.size || records().all(|class| class.seams.is_none()) {
+        if records().all(|class| class.seams.is_empty()) {
+            return None;
+        }
+        let bytes = slots.iter().fold(0usize, |sum, slot| {
+            sum.saturating_add(self.owners.bytes_of_class(*slot))
+        });
+        if bytes < request.size {
             return None;
         }
         let usable = |owner| slots.contains(&self.owners.class_of(owner)).then_some(0);
@@ -458,21 +557,15 @@ impl<T: Default> Space<T> {
         let fit = |entry: Entry| Some((entry, request.place(entry.addr, entry.len)?));
         if class.index.count() == owner.spans {
             // All spans of the class are this owner's, so the index is in the right order.
-            return class.index.at_least(request.size).find_map(fit);
+            return class
+                .index
+                .at_least(&self.nodes, &self.blocks, request.size)
+                .find_map(fit);
         }
-        self.blocks
-            .chain(Chain::Owner, owner.first)
-            .filter_map(|slot| fit(self.entry(slot)))
+        owner
+            .list
+            .iter()
+            .filter_map(|slot| fit(Entry::of(&self.blocks, *slot)))
             .min_by_key(|(entry, _)| *entry)
-    }
-
-    /// A span as its index knows it.
-    pub(super) fn entry(&self, slot: Slot) -> Entry {
-        let block = self.blocks.at(slot);
-        Entry {
-            len: block.len,
-            addr: block.addr,
-            slot,
-        }
     }
 }

@@ -10,6 +10,9 @@ use crate::pool::best_fit::{BlockState, ClassId, FreeError, GRANULE, Owner, Owne
 /// Where the small segments of the tests lie: close together, so that they touch and overlap.
 const ORIGIN: usize = 0x10000;
 
+/// What a granule becomes in the test of long spans: 16 MiB.
+const LONG: usize = 65_536;
+
 /// The number of owner ids and of classes that the tests use, the idle ones included.
 const OWNERS: u32 = 7;
 const CLASSES: u32 = 4;
@@ -219,7 +222,7 @@ fn free(space: &mut Space<u64>, oracle: &mut Oracle, addr: usize, owner: Owner) 
 }
 
 /// Compares everything that can be seen of both.
-fn compare(space: &Space<u64>, oracle: &Oracle) {
+fn compare(space: &mut Space<u64>, oracle: &Oracle) {
     if let Err(text) = space.check() {
         panic!("{text}\n{:#?}", all_blocks(space));
     }
@@ -290,7 +293,25 @@ proptest! {
         apply(&mut space, &mut oracle, &Action::AddSegment { base: ORIGIN + 48 * GRANULE, len: 32 * GRANULE }, 0);
         for (stamp, action) in (1..).zip(&actions) {
             apply(&mut space, &mut oracle, action, stamp);
-            compare(&space, &oracle);
+            compare(&mut space, &oracle);
+        }
+    }
+
+    /// The same with sizes around 64 MiB, where the index goes over from lists of one length to a sorted list.
+    #[test]
+    fn long_spans_are_found_as_the_naive_model_finds_them(actions in prop::collection::vec(action(), 1..80)) {
+        let mut space = Space::new();
+        let mut oracle = Oracle::default();
+        apply(&mut space, &mut oracle, &Action::AddSegment { base: ORIGIN, len: 48 * GRANULE * LONG }, 0);
+        for (stamp, action) in (1..).zip(&actions) {
+            let action = match action.clone() {
+                Action::Allocate { size, align, classes } => Action::Allocate { size: size.saturating_mul(LONG / 4), align, classes },
+                Action::AllocateRanked { size, align, ranks } => Action::AllocateRanked { size: size.saturating_mul(LONG / 4), align, ranks },
+                Action::AddSegment { base, len } => Action::AddSegment { base: base.saturating_mul(LONG), len: len * LONG },
+                other => other,
+            };
+            apply(&mut space, &mut oracle, &action, stamp);
+            compare(&mut space, &oracle);
         }
     }
 
@@ -319,10 +340,10 @@ proptest! {
                 free(&mut space, &mut oracle, addr, Owner::new(*id, usual_class(*id)));
             }
         }
-        compare(&space, &oracle);
+        compare(&mut space, &oracle);
         for request in &requests {
             apply(&mut space, &mut oracle, request, 2);
-            compare(&space, &oracle);
+            compare(&mut space, &oracle);
         }
     }
 }

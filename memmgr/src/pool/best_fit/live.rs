@@ -1,0 +1,156 @@
+//! The table of the live blocks: from the first address of a block to its record.
+//!
+//! Open addressing with linear probing; a removal moves what follows back, so that nothing dead is left behind (Knuth, "The
+//! Art of Computer Programming", volume 3, 6.4, algorithm R). A place holds the slot and 32 bits of the address, which give
+//! the home of the entry as well: growing and moving look at no record.
+
+use super::GRANULE;
+use super::blocks::{Blocks, Slot};
+
+/// An empty place: its slot is none.
+const EMPTY: u64 = u64::MAX;
+
+/// The live blocks by address.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    places: Vec<u64>,
+    len: usize,
+}
+
+/// What of an address a place holds: the number of its granule, as far as it fits.
+#[inline]
+fn tag(addr: usize) -> u32 {
+    (addr / GRANULE) as u32
+}
+
+#[inline]
+fn tag_of(place: u64) -> u32 {
+    (place >> 32) as u32
+}
+
+#[inline]
+fn slot_of(place: u64) -> Slot {
+    Slot::from_number(place as u32)
+}
+
+impl Table {
+    /// The number of live blocks.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Where an entry with this tag should lie.
+    #[inline]
+    fn home(&self, tag: u32) -> usize {
+        let mixed = u64::from(tag.wrapping_mul(0x9e37_79b1));
+        (mixed.wrapping_mul(self.places.len() as u64) >> 32) as usize
+    }
+
+    #[inline]
+    fn next(&self, place: usize) -> usize {
+        let next = place + 1;
+        if next < self.places.len() { next } else { 0 }
+    }
+
+    /// How far it is from one place to another, forward.
+    #[inline]
+    fn distance(&self, from: usize, to: usize) -> usize {
+        if to >= from {
+            to - from
+        } else {
+            (to + self.places.len()).wrapping_sub(from)
+        }
+    }
+
+    /// The place of the block at `addr`.
+    #[inline]
+    fn place<T: Default>(&self, blocks: &Blocks<T>, addr: usize) -> Option<usize> {
+        let wanted = tag(addr);
+        let mut place = self.home(wanted);
+        loop {
+            let found = *self.places.get(place)?;
+            if found == EMPTY {
+                return None;
+            }
+            if tag_of(found) == wanted && blocks.at(slot_of(found)).addr == addr {
+                return Some(place);
+            }
+            place = self.next(place);
+        }
+    }
+
+    /// The record of the block at `addr`.
+    #[inline]
+    pub fn get<T: Default>(&self, blocks: &Blocks<T>, addr: usize) -> Option<Slot> {
+        let place = self.place(blocks, addr)?;
+        self.places.get(place).map(|found| slot_of(*found))
+    }
+
+    /// Adds a block, which is not there.
+    #[inline]
+    pub fn insert(&mut self, addr: usize, slot: Slot) {
+        // A quarter stays empty, so that a search ends soon.
+        if (self.len + 1).saturating_mul(4) > self.places.len().saturating_mul(3) {
+            self.grow();
+        }
+        self.len += 1;
+        self.put(u64::from(tag(addr)) << 32 | u64::from(slot.number()));
+    }
+
+    #[inline]
+    fn put(&mut self, entry: u64) {
+        let mut place = self.home(tag_of(entry));
+        loop {
+            let next = self.next(place);
+            match self.places.get_mut(place) {
+                Some(found) if *found == EMPTY => {
+                    *found = entry;
+                    return;
+                }
+                Some(_) => place = next,
+                None => return,
+            }
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let size = (self.places.len() / 2).saturating_mul(3).max(64);
+        let old = std::mem::replace(&mut self.places, vec![EMPTY; size]);
+        for entry in old {
+            if entry != EMPTY {
+                self.put(entry);
+            }
+        }
+    }
+
+    /// Removes the block at `addr`; its record, if it was there.
+    #[inline]
+    pub fn remove<T: Default>(&mut self, blocks: &Blocks<T>, addr: usize) -> Option<Slot> {
+        let mut hole = self.place(blocks, addr)?;
+        let removed = slot_of(*self.places.get(hole)?);
+        let mut place = hole;
+        loop {
+            place = self.next(place);
+            let Some(entry) = self.places.get(place).copied() else {
+                break;
+            };
+            if entry == EMPTY {
+                break;
+            }
+            // An entry may not move to a place before its home.
+            let home = self.home(tag_of(entry));
+            if self.distance(home, place) >= self.distance(hole, place) {
+                if let Some(to) = self.places.get_mut(hole) {
+                    *to = entry;
+                }
+                hole = place;
+            }
+        }
+        if let Some(to) = self.places.get_mut(hole) {
+            *to = EMPTY;
+        }
+        self.len = self.len.saturating_sub(1);
+        Some(removed)
+    }
+}
