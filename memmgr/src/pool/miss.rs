@@ -2,7 +2,7 @@
 //!
 //! Every function here takes the lock for short steps and makes its CUDA calls between them.
 
-use super::{GRANULE, Pool, State, best_fit, observer::SegmentChange, order::Live, segment};
+use super::{GRANULE, Pool, State, best_fit, observer::SegmentChange, segment};
 use crate::{
     config::Reuse,
     context, cuda,
@@ -127,7 +127,7 @@ impl Pool {
     fn look(&self, size: usize, on: Option<&Handle>, raw: bool) -> Option<usize> {
         let search = || {
             let mut state = lock(&self.state);
-            let found = state.take_usable(size, on, raw)?;
+            let found = state.take_usable_on(size, on, raw)?;
             state.counters.reuses += 1;
             Some(found)
         };
@@ -215,7 +215,7 @@ impl Pool {
                 drop(self.wait_for_growth(state));
                 return Ok(Growth::Elsewhere);
             }
-            if let Some(address) = state.take_usable(size, on, raw) {
+            if let Some(address) = state.take_usable_on(size, on, raw) {
                 state.counters.reuses += 1;
                 return Ok(Growth::Served(address));
             }
@@ -257,7 +257,7 @@ impl Pool {
             match self.source.create(len) {
                 Ok(base) => {
                     let mut state = self.enter(base, len)?;
-                    let taken = state.take_usable(size, on, raw);
+                    let taken = state.take_usable_on(size, on, raw);
                     return Ok(taken.map_or(Growth::Elsewhere, Growth::Served));
                 }
                 Err(Error::Cuda {
@@ -312,8 +312,9 @@ impl Pool {
                 else {
                     return Ok(None);
                 };
-                let marks = order.marks_of(&taken.owners, core);
-                let address = guard.hand_out(taken, size, core, raw);
+                let marks = order.marks_of(taken.owners.iter().copied(), core);
+                let place = core.map(|core| order.place(core));
+                let address = guard.hand_out(taken, size, place, raw);
                 (address, marks)
             };
             let waited = marks.iter().try_for_each(|mark| match waits {
@@ -329,10 +330,7 @@ impl Pool {
             match waited {
                 Ok(()) => {
                     if on.is_none() {
-                        if let Some(live) = state.space.data_mut(address) {
-                            let inherited = std::mem::take(&mut live.inherited);
-                            state.order.release(&inherited, &state.space);
-                        }
+                        state.disinherit(address);
                         state.complete(&marks, false);
                     }
                     state.counters.reuses += 1;
@@ -495,17 +493,18 @@ impl State {
 
     /// Undoes a take whose wait failed: the marks of the memory stay.
     fn give_back(&mut self, address: usize) {
-        let Some(live) = self.space.data_mut(address) else {
+        let Some(slot) = self.space.find(address) else {
+            return;
+        };
+        let Some(live) = self.space.data_at_mut(slot).map(std::mem::take) else {
             return;
         };
         // The stream did not come to follow the marks: they must all stay.
-        let live = Live {
-            stream: None,
-            ..std::mem::take(live)
-        };
-        let (owner, _) = self.order.owner_for_free(&live, None);
-        let _ = self.space.free(address, owner);
-        self.order.release(&live.inherited, &self.space);
+        let (owner, _) = self
+            .order
+            .owner_for_free(&live.on_no_stream(), &self.extras, None);
+        let _ = self.space.free_at(slot, owner);
+        self.forget(&live);
     }
 }
 

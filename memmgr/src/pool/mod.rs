@@ -5,6 +5,7 @@
 //! call is made under it. `miss.rs` is what happens when nothing fits, `uses.rs` what copies and guards record.
 
 pub(crate) mod best_fit;
+mod live;
 mod miss;
 pub(crate) mod native;
 pub(crate) mod observer;
@@ -13,7 +14,7 @@ mod recorded;
 pub(crate) mod segment;
 mod uses;
 
-pub(crate) use order::Freed;
+pub(crate) use live::Freed;
 pub(crate) use recorded::{Span, Use, Users, pending_uses, query_all, record};
 pub(crate) use uses::{BlockRange, check_inside};
 
@@ -25,9 +26,10 @@ use crate::{
     stream::{Handle, StreamCore},
     sync::{Condvar, Mutex, lock, thread::ThreadId},
 };
-use best_fit::{ClassId, FreeError, Space, Taken};
+use best_fit::{ClassId, FreeError, Owner, OwnerId, Slot, Space, Taken};
+use live::{Extra, Extras, Live, Place as StreamPlace};
 use observer::{By, Observed, SegmentChange};
-use order::{Live, Order, SETTLE_BUDGET};
+use order::{Order, SETTLE_BUDGET};
 use segment::{Capacity, Source};
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -60,6 +62,7 @@ struct Counters {
 struct State {
     space: Space<Live>,
     order: Order,
+    extras: Extras,
     counters: Counters,
     config: PoolConfig,
     /// Whether the initial size has been reserved.
@@ -110,7 +113,8 @@ impl Pool {
     pub fn new(source: Source, config: PoolConfig, observed: Observed) -> Self {
         let state = State {
             space: Space::new(),
-            order: Order::default(),
+            order: Order::new(),
+            extras: Extras::default(),
             counters: Counters::default(),
             config,
             prepared: false,
@@ -135,19 +139,39 @@ impl Pool {
     /// it from now on may use the block; without, anybody may at once.
     ///
     /// A hit makes no CUDA call, unless another stream waits for this one's epoch.
+    #[inline]
     pub fn allocate(&self, size: usize, on: Option<&Handle>, raw: bool) -> Result<usize> {
         let (found, wanted, crowded) = {
-            let mut state = lock(&self.state);
+            let mut guard = lock(&self.state);
+            let state = &mut *guard;
             state.counters.allocations += 1;
             if state.prepared && !state.release_due {
-                let found = state.take_usable(size, on, raw);
+                let place = on.map(|on| state.order.place(on.core()));
+                let found = state.take_usable(size, place, raw);
                 state.counters.reuses += u64::from(found.is_some());
-                let wanted = on.map(|on| state.order.epochs_to_close(on.core()));
+                let wanted = place.map(|place| state.order.epochs_to_close(place));
                 (found, wanted.unwrap_or_default(), state.order.is_crowded())
             } else {
                 (None, Vec::new(), false)
             }
         };
+        match found {
+            Some(address) if wanted.is_empty() && !crowded => Ok(address),
+            found => self.finish_allocation(found, wanted, crowded, size, on, raw),
+        }
+    }
+
+    /// What is left to do for a request that missed, or in whose stream others wait for an event.
+    #[cold]
+    fn finish_allocation(
+        &self,
+        found: Option<usize>,
+        wanted: Vec<Arc<Fence>>,
+        crowded: bool,
+        size: usize,
+        on: Option<&Handle>,
+        raw: bool,
+    ) -> Result<usize> {
         self.close_epochs(wanted, on);
         // Hits alone would keep what streams that have ended left behind.
         if crowded && found.is_some() {
@@ -167,41 +191,45 @@ impl Pool {
     /// per-thread one.
     ///
     /// `None`: the address belongs to no segment of this pool.
+    #[inline]
     pub fn free(&self, address: usize, on: FreeOn<'_>) -> Result<Option<()>> {
-        let (handle, wanted, single) = {
+        let (wanted, single) = {
             let mut guard = lock(&self.state);
             let state = &mut *guard;
-            let Some(live) = state.space.data_mut(address) else {
+            let Some(slot) = state.space.find(address) else {
                 return match state.space.why_not_live(address) {
                     FreeError::Foreign => Ok(None),
                     error => Err(free_error(address, error)),
                 };
             };
-            if live.held > 0 {
-                if live.freed.is_some() {
-                    return Err(Error::DoubleFree { ptr: address });
-                }
-                live.freed = Some(Freed::new(on, live.stream.as_ref()));
-                return Ok(Some(()));
-            }
-            let live = std::mem::take(live);
-            let (core, handle): (Option<&Arc<StreamCore>>, Option<&Handle>) = match on {
-                FreeOn::Recorded => (None, None),
-                FreeOn::Stream(handle) => (Some(handle.core()), Some(handle)),
-                FreeOn::Core(core) => (Some(core), None),
-                FreeOn::Allocating => (live.stream.as_ref(), None),
+            let place = state.place_of_free(slot, on);
+            let single = match state.plain_free(slot, place) {
+                true => None,
+                false => match state.free_with_marks(slot, address, on)? {
+                    Some(single) => single,
+                    None => return Ok(Some(())),
+                },
             };
-            let (owner, single) = state.order.owner_for_free(&live, core);
-            if let Err(error) = state.space.free(address, owner) {
-                return Err(free_error(address, error));
-            }
-            state.order.release(&live.inherited, &state.space);
             state.counters.frees += 1;
             state.release_due |= !state.retiring.is_empty() && state.is_retiring(address);
-            let wanted = handle.map_or_else(Vec::new, |handle| {
-                state.order.epochs_to_close(handle.core())
-            });
-            (handle, wanted, single)
+            let wanted = match (on, place) {
+                (FreeOn::Stream(_), Some(place)) => state.order.epochs_to_close(place),
+                _ => Vec::new(),
+            };
+            (wanted, single)
+        };
+        if !wanted.is_empty() || single.is_some() {
+            self.finish_free(wanted, single, on);
+        }
+        Ok(Some(()))
+    }
+
+    /// Records the events that a free is asked for.
+    #[cold]
+    fn finish_free(&self, wanted: Vec<Arc<Fence>>, single: Option<Arc<Fence>>, on: FreeOn<'_>) {
+        let handle = match on {
+            FreeOn::Stream(handle) => Some(handle),
+            _ => None,
         };
         if let Some(fence) = single {
             // What cannot be recorded now is tried again at the stream's next call.
@@ -212,7 +240,6 @@ impl Pool {
             lock(&self.state).order.enqueue(&fence);
         }
         self.close_epochs(wanted, handle);
-        Ok(Some(()))
     }
 
     /// Records the events of epochs that have ended, in their own stream.
@@ -313,7 +340,7 @@ impl Pool {
                 start: live.addr,
                 len: live.data.requested,
                 raw: live.data.raw,
-                kept: live.data.freed.is_some(),
+                kept: state.extras.of(live.data).freed.is_some(),
             })
             .collect()
     }
@@ -321,14 +348,22 @@ impl Pool {
     /// What a report says of the free of the live block that starts at `address`; or leaves it to the captured graph that
     /// uses the block. That is one step: the graph may go at any moment.
     pub fn announce_free(&self, address: usize, on: FreeOn<'_>) -> Option<Announced> {
-        let mut state = lock(&self.state);
-        let live = state.space.data_mut(address)?;
-        if live.held > 0 {
-            return leave_to_graph(&mut live.freed, on, live.stream.as_ref());
+        let mut guard = lock(&self.state);
+        let State {
+            space,
+            order,
+            extras,
+            ..
+        } = &mut *guard;
+        let live = space.live(address)?.data;
+        let stream = order.core(live.stream());
+        if let Some(extra) = extras.of_mut(live)
+            && extra.held > 0
+        {
+            return leave_to_graph(&mut extra.freed, on, stream);
         }
-        let live = state.space.live(address)?.data;
-        let inherited = !live.inherited.iter().all(|id| state.order.is_complete(*id));
-        let by = freed_by(on, live.stream.as_ref(), &live.uses, inherited);
+        let inherited = !extras.inherited(live).all(|id| order.is_complete(id));
+        let by = freed_by(on, stream, &extras.of(live).uses, inherited);
         Some(Announced::Now(live.requested, by))
     }
 
@@ -348,42 +383,175 @@ impl Pool {
     pub fn check(&self) -> Result<(), String> {
         let state = lock(&self.state);
         state.space.check()?;
-        state.order.check(&state.space)
+        state.order.check(&state.space, &state.extras)
     }
 }
 
 impl State {
     /// The best fit among idle memory and what the stream itself has freed.
-    fn take_usable(&mut self, size: usize, on: Option<&Handle>, raw: bool) -> Option<usize> {
-        let own = on.and_then(|on| self.order.class_of(on.core()));
-        let classes = [ClassId::IDLE, own.unwrap_or(ClassId::IDLE)];
-        let classes = if own.is_some() {
-            &classes[..]
-        } else {
-            &classes[..1]
-        };
-        let taken = self.space.allocate(size, GRANULE, classes)?;
-        Some(self.hand_out(taken, size, on.map(Handle::core), raw))
+    #[inline]
+    fn take_usable(&mut self, size: usize, place: Option<StreamPlace>, raw: bool) -> Option<usize> {
+        let own = place.and_then(|place| self.order.class_of(place));
+        let taken = match own {
+            Some(own) => self.space.allocate(size, GRANULE, &[ClassId::IDLE, own]),
+            None => self.space.allocate(size, GRANULE, &[ClassId::IDLE]),
+        }?;
+        Some(self.hand_out(taken, size, place, raw))
+    }
+
+    /// As [`State::take_usable`], for the stream of a handle.
+    fn take_usable_on(&mut self, size: usize, on: Option<&Handle>, raw: bool) -> Option<usize> {
+        let place = on.map(|on| self.order.place(on.core()));
+        self.take_usable(size, place, raw)
     }
 
     /// Enters a block that was just taken.
+    #[inline]
     fn hand_out(
         &mut self,
         taken: Taken,
         requested: usize,
-        stream: Option<&Arc<StreamCore>>,
+        place: Option<StreamPlace>,
         raw: bool,
     ) -> usize {
         debug_assert!(taken.len >= requested, "a block is as long as asked");
-        self.order.hold(&taken.owners);
-        if let Some(live) = self.space.data_mut(taken.addr) {
-            live.requested = requested;
-            live.raw = raw;
-            live.stream = stream.cloned();
-            live.inherited = taken.owners.to_vec();
+        if let Some(place) = place {
+            self.order.name(place);
+        }
+        let (first, more) = match &*taken.owners {
+            [] => (OwnerId::IDLE, &[][..]),
+            [first, more @ ..] => (*first, more),
+        };
+        if first != OwnerId::IDLE {
+            self.order.hold(first);
+        }
+        if let Some(live) = self.space.data_at_mut(taken.slot) {
+            *live = Live::new(requested, place, first, raw);
+            if !more.is_empty()
+                && let Some(extra) = self.extras.make(live)
+            {
+                extra.inherited.extend_from_slice(more);
+                for id in more {
+                    self.order.hold(*id);
+                }
+            }
         }
         self.counters.peak_in_use = self.counters.peak_in_use.max(self.space.in_use());
         taken.addr
+    }
+
+    /// The stream in whose order a block is freed.
+    #[inline]
+    fn place_of_free(&mut self, slot: Slot, on: FreeOn<'_>) -> Option<StreamPlace> {
+        match on {
+            FreeOn::Recorded => None,
+            FreeOn::Stream(handle) => Some(self.order.place(handle.core())),
+            FreeOn::Core(core) => Some(self.order.place(core)),
+            FreeOn::Allocating => self.space.data_at(slot)?.stream(),
+        }
+    }
+
+    /// Frees a block of which nothing is known but that it was allocated on the stream in whose order it is freed, or on none
+    /// and is freed on none; false if it is not such a block.
+    #[inline]
+    fn plain_free(&mut self, slot: Slot, place: Option<StreamPlace>) -> bool {
+        let Some(live) = self.space.data_at(slot) else {
+            return false;
+        };
+        if !live.is_plain() || live.stream() != place {
+            return false;
+        }
+        let inherited = live.inherited;
+        let owner = match place {
+            Some(place) => self.order.plain_owner(place),
+            None => (inherited == OwnerId::IDLE).then_some(Owner::IDLE),
+        };
+        let Some(owner) = owner else { return false };
+        if self.space.free_at(slot, owner).is_err() {
+            return false;
+        }
+        self.order.unname(place);
+        if inherited != OwnerId::IDLE {
+            self.order.release(inherited, &self.space);
+        }
+        true
+    }
+
+    /// Frees any block; `None` if it was left to a captured graph, otherwise a fence to be recorded at once, if there is one.
+    #[cold]
+    #[allow(clippy::type_complexity)]
+    fn free_with_marks(
+        &mut self,
+        slot: Slot,
+        address: usize,
+        on: FreeOn<'_>,
+    ) -> Result<Option<Option<Arc<Fence>>>> {
+        let Self {
+            space,
+            order,
+            extras,
+            ..
+        } = self;
+        let Some(live) = space.data_at_mut(slot) else {
+            return Err(Error::DoubleFree { ptr: address });
+        };
+        let stream = order.core(live.stream());
+        if let Some(extra) = extras.of_mut(live)
+            && extra.held > 0
+        {
+            if extra.freed.is_some() {
+                return Err(Error::DoubleFree { ptr: address });
+            }
+            extra.freed = Some(Freed::new(on, stream));
+            return Ok(None);
+        }
+        let core = match on {
+            FreeOn::Recorded => None,
+            FreeOn::Stream(handle) => Some(handle.core().clone()),
+            FreeOn::Core(core) => Some(core.clone()),
+            FreeOn::Allocating => stream.cloned(),
+        };
+        let live = std::mem::take(live);
+        let (owner, single) = order.owner_for_free(&live, extras, core.as_ref());
+        if let Err(error) = space.free_at(slot, owner) {
+            return Err(free_error(address, error));
+        }
+        self.forget(&live);
+        Ok(Some(single))
+    }
+
+    /// A block that carried this is gone.
+    fn forget(&mut self, live: &Live) {
+        self.order.unname(live.stream());
+        for id in self.extras.inherited(live) {
+            self.order.release(id, &self.space);
+        }
+        self.extras.forget(live);
+    }
+
+    /// The marks of the memory of a live block have been waited for.
+    fn disinherit(&mut self, address: usize) {
+        let Some(live) = self.space.data_mut(address) else {
+            return;
+        };
+        let first = std::mem::take(&mut live.inherited);
+        let more = self
+            .extras
+            .of_mut(live)
+            .map(|extra| std::mem::take(&mut extra.inherited));
+        for id in std::iter::once(first).chain(more.unwrap_or_default()) {
+            self.order.release(id, &self.space);
+        }
+    }
+
+    /// What is kept of the live block that starts at `address`, if it is more than of every block.
+    fn extra(&self, address: usize) -> Option<&Extra> {
+        Some(self.extras.of(self.space.live(address)?.data))
+    }
+
+    /// As [`State::extra`], to be changed.
+    fn make_extra(&mut self, address: usize) -> Option<&mut Extra> {
+        self.extras.make(self.space.data_mut(address)?)
     }
 
     /// Whether the address lies in a segment that is to be given back and has no live block any more.
@@ -404,8 +572,15 @@ impl State {
 
     /// Notes what completed and makes memory idle.
     fn complete(&mut self, fences: &[Arc<Fence>], all: bool) {
-        let budget = if all { usize::MAX } else { SETTLE_BUDGET };
         let Self { order, space, .. } = self;
+        let budget = if all {
+            usize::MAX
+        } else if order.is_crowded() {
+            // As many streams have come since the last time: what they left goes at the pace at which they come.
+            order.streams().saturating_mul(2).max(SETTLE_BUDGET)
+        } else {
+            SETTLE_BUDGET
+        };
         order.complete(fences, space, budget);
     }
 

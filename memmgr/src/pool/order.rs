@@ -9,9 +9,8 @@
 //! This module makes no CUDA call: it hands out fences that its caller closes, queries and waits for, outside its lock.
 
 use super::{
-    FreeOn,
     best_fit::{ClassId, Owner, OwnerId, Space},
-    recorded::Use,
+    live::{Extras, Live, Place},
 };
 use crate::{
     event::Fence,
@@ -21,7 +20,10 @@ use crate::{
 use rustc_hash::FxHashMap;
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
 };
 
 /// The class of spans whose marks lie on several streams: nobody may use them without a wait.
@@ -30,57 +32,6 @@ pub(crate) const SHARED: ClassId = ClassId(1);
 pub(crate) const SETTLE_BUDGET: usize = 64;
 /// How many fences of one stream are looked at in one call.
 const QUERIES_PER_STREAM: usize = 8;
-
-/// What a pool keeps with a live block.
-#[derive(Debug, Default)]
-pub(crate) struct Live {
-    /// What was asked for, in bytes.
-    pub requested: usize,
-    /// Whether it was handed out as a raw pointer.
-    pub raw: bool,
-    /// The stream that the block was allocated on.
-    pub stream: Option<Arc<StreamCore>>,
-    /// The owners of the memory that the block was made of. `stream` follows all their marks.
-    pub inherited: Vec<OwnerId>,
-    /// Copies and other uses that were recorded.
-    pub uses: Vec<Use>,
-    /// Streams that have been made to wait for `inherited`, by uid.
-    pub followers: Vec<u64>,
-    /// How many captured graphs use the block: it stays live as long as there are any.
-    pub held: u32,
-    /// In whose order it was freed meanwhile.
-    pub freed: Option<Freed>,
-}
-
-/// In whose order a block was freed that a captured graph still uses.
-#[derive(Debug, Clone)]
-pub(crate) enum Freed {
-    /// Only recorded uses touch it.
-    Recorded,
-    /// Work that was in this stream may touch it.
-    Stream(Arc<StreamCore>),
-}
-
-impl Freed {
-    /// As it was said, for a block that was allocated on `stream`.
-    pub fn new(on: FreeOn<'_>, stream: Option<&Arc<StreamCore>>) -> Self {
-        let core = match on {
-            FreeOn::Recorded => None,
-            FreeOn::Stream(handle) => Some(handle.core()),
-            FreeOn::Core(core) => Some(core),
-            FreeOn::Allocating => stream,
-        };
-        core.map_or(Freed::Recorded, |core| Freed::Stream(core.clone()))
-    }
-
-    /// How it is freed at last.
-    pub fn on(&self) -> FreeOn<'_> {
-        match self {
-            Freed::Recorded => FreeOn::Recorded,
-            Freed::Stream(core) => FreeOn::Core(core),
-        }
-    }
-}
 
 /// An owner: the marks that must complete, and what still refers to it.
 #[derive(Debug)]
@@ -142,6 +93,8 @@ pub(crate) fn add_follower(followers: &mut Vec<u64>, uid: u64) {
 #[derive(Debug)]
 struct Slot {
     core: Arc<StreamCore>,
+    /// How many live blocks name it.
+    blocks: usize,
     class: ClassId,
     epoch: Option<(Arc<Fence>, OwnerId)>,
     /// Epochs that others have asked for: this stream's next call records their event.
@@ -156,12 +109,17 @@ struct Watch {
 }
 
 /// All owners, epochs and marks of one pool.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Order {
+    /// Tells this pool's places in [`StreamCore::place`] from those of others.
+    uid: u32,
     entries: Vec<Option<Entry>>,
     vacant: Vec<u32>,
     by_marks: FxHashMap<Box<[u64]>, OwnerId>,
-    slots: FxHashMap<u64, Slot>,
+    slots: Vec<Option<Slot>>,
+    vacant_places: Vec<u32>,
+    /// The places of the streams, by uid.
+    places: FxHashMap<u64, u32>,
     next_class: u32,
     /// How many slots are worth a sweep.
     sweep_at: usize,
@@ -173,18 +131,126 @@ pub(crate) struct Order {
     settling: VecDeque<OwnerId>,
 }
 
+static NEXT_UID: AtomicU32 = AtomicU32::new(1);
+
 impl Order {
+    /// Of a new pool.
+    pub fn new() -> Self {
+        Self {
+            uid: NEXT_UID.fetch_add(1, Relaxed),
+            entries: Vec::new(),
+            vacant: Vec::new(),
+            by_marks: FxHashMap::default(),
+            slots: Vec::new(),
+            vacant_places: Vec::new(),
+            places: FxHashMap::default(),
+            next_class: 0,
+            sweep_at: 0,
+            vacant_classes: Vec::new(),
+            watches: FxHashMap::default(),
+            queues: BTreeMap::new(),
+            settling: VecDeque::new(),
+        }
+    }
+
+    #[inline]
     fn entry(&self, id: OwnerId) -> Option<&Entry> {
         self.entries.get(id.0 as usize)?.as_ref()
     }
 
+    #[inline]
     fn entry_mut(&mut self, id: OwnerId) -> Option<&mut Entry> {
         self.entries.get_mut(id.0 as usize)?.as_mut()
     }
 
+    #[inline]
+    fn slot(&self, place: Place) -> Option<&Slot> {
+        self.slots.get(place.0 as usize)?.as_ref()
+    }
+
+    #[inline]
+    fn slot_mut(&mut self, place: Place) -> Option<&mut Slot> {
+        self.slots.get_mut(place.0 as usize)?.as_mut()
+    }
+
+    /// The place of a stream, if it is known. The stream remembers it; only a stream that several pools use in turn is looked
+    /// up.
+    #[inline]
+    pub fn known_place(&self, core: &StreamCore) -> Option<Place> {
+        let (pool, place) = core.place();
+        if pool == self.uid
+            && self
+                .slot(Place(place))
+                .is_some_and(|slot| std::ptr::eq(Arc::as_ptr(&slot.core), core))
+        {
+            return Some(Place(place));
+        }
+        let place = *self.places.get(&core.uid)?;
+        core.set_place(self.uid, place);
+        Some(Place(place))
+    }
+
+    /// The place of a stream, made if there is none.
+    #[inline]
+    pub fn place(&mut self, core: &Arc<StreamCore>) -> Place {
+        match self.known_place(core) {
+            Some(place) => place,
+            None => self.new_place(core),
+        }
+    }
+
+    #[cold]
+    fn new_place(&mut self, core: &Arc<StreamCore>) -> Place {
+        let class = self.vacant_classes.pop().unwrap_or_else(|| {
+            // 0 is idle and 1 shared.
+            self.next_class = self.next_class.max(SHARED.0) + 1;
+            ClassId(self.next_class)
+        });
+        let slot = Slot {
+            core: core.clone(),
+            blocks: 0,
+            class,
+            epoch: None,
+            wanted: Vec::new(),
+        };
+        let place = self.vacant_places.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            (self.slots.len() - 1) as u32
+        });
+        if let Some(vacant) = self.slots.get_mut(place as usize) {
+            *vacant = Some(slot);
+        }
+        self.places.insert(core.uid, place);
+        core.set_place(self.uid, place);
+        Place(place)
+    }
+
+    /// The stream at a place.
+    #[inline]
+    pub fn core(&self, place: Option<Place>) -> Option<&Arc<StreamCore>> {
+        self.slot(place?).map(|slot| &slot.core)
+    }
+
+    /// A live block names the stream.
+    #[inline]
+    pub fn name(&mut self, place: Place) {
+        if let Some(slot) = self.slot_mut(place) {
+            slot.blocks = slot.blocks.saturating_add(1);
+        }
+    }
+
+    /// A block that named the stream is gone.
+    #[inline]
+    pub fn unname(&mut self, place: Option<Place>) {
+        if let Some(slot) = place.and_then(|place| self.slot_mut(place)) {
+            slot.blocks = slot.blocks.saturating_sub(1);
+        }
+    }
+
     /// The class of spans that the stream may use at once, beside the idle ones.
-    pub fn class_of(&self, core: &StreamCore) -> Option<ClassId> {
-        self.slots.get(&core.uid).map(|slot| slot.class)
+    #[inline]
+    pub fn class_of(&self, place: Place) -> Option<ClassId> {
+        self.slot(place).map(|slot| slot.class)
     }
 
     /// Whether everything that the owner stands for is known to be complete.
@@ -192,26 +258,13 @@ impl Order {
         id == OwnerId::IDLE || self.entry(id).is_none_or(|entry| entry.pending == 0)
     }
 
-    fn slot(&mut self, core: &Arc<StreamCore>) -> &mut Slot {
-        let Self {
-            slots,
-            vacant_classes,
-            next_class,
-            ..
-        } = self;
-        slots.entry(core.uid).or_insert_with(|| {
-            let class = vacant_classes.pop().unwrap_or_else(|| {
-                // 0 is idle and 1 shared.
-                *next_class = (*next_class).max(SHARED.0) + 1;
-                ClassId(*next_class)
-            });
-            Slot {
-                core: core.clone(),
-                class,
-                epoch: None,
-                wanted: Vec::new(),
-            }
-        })
+    fn slot_of(&self, core: &StreamCore) -> Option<&Slot> {
+        self.slot(self.known_place(core)?)
+    }
+
+    fn slot_of_mut(&mut self, core: &StreamCore) -> Option<&mut Slot> {
+        let place = self.known_place(core)?;
+        self.slot_mut(place)
     }
 
     fn new_owner(&mut self, marks: Vec<Arc<Fence>>, class: ClassId) -> OwnerId {
@@ -259,8 +312,10 @@ impl Order {
         }
         // What could not be recorded is tried again at the stream's next call.
         if !fence.is_closed() && !fence.core().is_retired() {
-            let slot = self.slot(fence.core());
-            if slot.wanted.iter().all(|wanted| wanted.uid != fence.uid) {
+            let place = self.place(fence.core());
+            if let Some(slot) = self.slot_mut(place)
+                && slot.wanted.iter().all(|wanted| wanted.uid != fence.uid)
+            {
                 slot.wanted.push(fence.clone());
             }
             return;
@@ -272,27 +327,56 @@ impl Order {
     }
 
     /// The owner of what a stream frees now: its open epoch.
-    pub fn epoch(&mut self, core: &Arc<StreamCore>) -> Owner {
-        let slot = self.slot(core);
-        let class = slot.class;
-        if let Some((_, id)) = &slot.epoch {
-            return Owner::new(*id, class);
+    #[inline]
+    pub fn epoch(&mut self, place: Place) -> Owner {
+        match self.slot(place) {
+            Some(Slot {
+                epoch: Some((_, id)),
+                class,
+                ..
+            }) => Owner::new(*id, *class),
+            _ => self.open_epoch(place),
         }
-        let fence = Fence::open(core.clone());
+    }
+
+    #[cold]
+    fn open_epoch(&mut self, place: Place) -> Owner {
+        let Some((core, class)) = self.slot(place).map(|slot| (slot.core.clone(), slot.class))
+        else {
+            debug_assert!(false, "no stream has this place");
+            return Owner::IDLE;
+        };
+        let fence = Fence::open(core);
         let id = self.new_owner(vec![fence.clone()], class);
-        if let Some(slot) = self.slots.get_mut(&core.uid) {
+        if let Some(slot) = self.slot_mut(place) {
             slot.epoch = Some((fence, id));
         }
         Owner::new(id, class)
     }
 
+    /// The owner of a block that was allocated on a stream and is freed in the stream's order, where nothing else is known of
+    /// the block: `None` if only the stream's own thread can record its epochs.
+    #[inline]
+    pub fn plain_owner(&mut self, place: Place) -> Option<Owner> {
+        if self.slot(place)?.core.is_per_thread() {
+            return None;
+        }
+        Some(self.epoch(place))
+    }
+
     /// An epoch of its own for one free on a per-thread stream, which only its own thread can record: with
     /// [`Fence::record_begun`], at once.
-    pub fn single(&mut self, core: &Arc<StreamCore>) -> (Owner, Arc<Fence>) {
-        let class = self.slot(core).class;
+    fn single(&mut self, core: &Arc<StreamCore>) -> (Owner, Arc<Fence>) {
+        let class = self.class(core);
         let fence = Fence::begun_by_caller(core.clone());
         let id = self.new_owner(vec![fence.clone()], class);
         (Owner::new(id, class), fence)
+    }
+
+    /// The class of a stream, which becomes known.
+    fn class(&mut self, core: &Arc<StreamCore>) -> ClassId {
+        let place = self.place(core);
+        self.class_of(place).unwrap_or(SHARED)
     }
 
     /// The owner that stands for a set of marks.
@@ -312,7 +396,7 @@ impl Order {
         let class = if planted::is_made(Mistake::SharedMemoryIsAnybodys)
             || marks.iter().all(|mark| Arc::ptr_eq(mark.core(), &core))
         {
-            self.slot(&core).class
+            self.class(&core)
         } else {
             SHARED
         };
@@ -331,8 +415,7 @@ impl Order {
 
     /// Whether the mark is the open epoch of its stream.
     fn is_epoch(&self, mark: &Fence) -> bool {
-        self.slots
-            .get(&mark.core().uid)
+        self.slot_of(mark.core())
             .and_then(|slot| slot.epoch.as_ref())
             .is_some_and(|(fence, _)| fence.uid == mark.uid)
     }
@@ -343,15 +426,16 @@ impl Order {
     pub fn owner_for_free(
         &mut self,
         live: &Live,
+        extras: &Extras,
         on: Option<&Arc<StreamCore>>,
     ) -> (Owner, Option<Arc<Fence>>) {
         let follows = |core: &Arc<StreamCore>| on.is_some_and(|on| Arc::ptr_eq(on, core));
         let mut marks: Vec<Arc<Fence>> = Vec::new();
         // A stream follows its own marks, and those that the block was taken under if it was taken for this stream.
-        if !live.stream.as_ref().is_some_and(follows) {
-            let class = on.and_then(|core| self.class_of(core));
-            for id in &live.inherited {
-                if let Some(entry) = self.entry(*id)
+        if !self.core(live.stream()).is_some_and(follows) {
+            let class = on.and_then(|core| self.slot_of(core).map(|slot| slot.class));
+            for id in extras.inherited(live) {
+                if let Some(entry) = self.entry(id)
                     && Some(entry.class) != class
                 {
                     marks.extend(
@@ -365,7 +449,9 @@ impl Order {
             }
         }
         marks.extend(
-            live.uses
+            extras
+                .of(live)
+                .uses
                 .iter()
                 .map(|used| &used.fence)
                 .filter(|mark| !mark.is_done() && !follows(mark.core()))
@@ -388,7 +474,8 @@ impl Order {
                 (self.owner_of(marks), Some(fence))
             }
             Some(core) => {
-                let epoch = self.epoch(core);
+                let place = self.place(core);
+                let epoch = self.epoch(place);
                 if marks.is_empty() {
                     return (epoch, None);
                 }
@@ -402,27 +489,28 @@ impl Order {
         }
     }
 
-    /// A live block was made of memory of these owners.
-    pub fn hold(&mut self, owners: &[OwnerId]) {
-        for id in owners {
-            if let Some(entry) = self.entry_mut(*id) {
-                entry.holders = entry.holders.saturating_add(1);
-            }
+    /// A live block was made of memory of this owner.
+    #[inline]
+    pub fn hold(&mut self, id: OwnerId) {
+        if let Some(entry) = self.entry_mut(id) {
+            entry.holders = entry.holders.saturating_add(1);
         }
     }
 
-    /// A live block refers to these owners no longer.
-    pub fn release(&mut self, owners: &[OwnerId], space: &Space<Live>) {
-        for id in owners {
-            if let Some(entry) = self.entry_mut(*id) {
-                entry.holders = entry.holders.saturating_sub(1);
+    /// A live block refers to this owner no longer.
+    #[inline]
+    pub fn release(&mut self, id: OwnerId, space: &Space<Live>) {
+        if let Some(entry) = self.entry_mut(id) {
+            entry.holders = entry.holders.saturating_sub(1);
+            if entry.holders == 0 && space.spans_of(id) == 0 {
+                self.recycle(id, space);
             }
-            self.recycle(*id, space);
         }
     }
 
     /// Forgets an owner that nothing refers to any more.
-    pub fn recycle(&mut self, id: OwnerId, space: &Space<Live>) {
+    #[cold]
+    fn recycle(&mut self, id: OwnerId, space: &Space<Live>) {
         let Some(entry) = self.entry(id) else { return };
         if entry.holders > 0 || space.spans_of(id) > 0 {
             return;
@@ -462,7 +550,7 @@ impl Order {
             }
         }
         self.detach(fence);
-        if let Some(slot) = self.slots.get_mut(&uid) {
+        if let Some(slot) = self.slot_of_mut(fence.core()) {
             slot.wanted.retain(|wanted| wanted.uid != fence.uid);
         }
     }
@@ -471,8 +559,8 @@ impl Order {
     /// complete soon, because its stream turns out to be idle, or its stream records the event at its next call.
     pub fn end_epochs(&mut self, by: Option<u64>) -> Vec<Arc<Fence>> {
         let mut ended = Vec::new();
-        for (uid, slot) in &mut self.slots {
-            if Some(*uid) == by {
+        for slot in self.slots.iter_mut().flatten() {
+            if Some(slot.core.uid) == by {
                 continue;
             }
             if let Some((fence, _)) = slot.epoch.take() {
@@ -485,8 +573,9 @@ impl Order {
     }
 
     /// The epochs whose event the stream should record now, since others have asked for their memory.
-    pub fn epochs_to_close(&mut self, core: &StreamCore) -> Vec<Arc<Fence>> {
-        match self.slots.get_mut(&core.uid) {
+    #[inline]
+    pub fn epochs_to_close(&mut self, place: Place) -> Vec<Arc<Fence>> {
+        match self.slot_mut(place) {
             Some(slot) if !slot.wanted.is_empty() => std::mem::take(&mut slot.wanted),
             _ => Vec::new(),
         }
@@ -494,7 +583,7 @@ impl Order {
 
     /// Detaches an epoch from its stream before somebody closes it: no later free may join.
     fn detach(&mut self, fence: &Fence) {
-        if let Some(slot) = self.slots.get_mut(&fence.core().uid)
+        if let Some(slot) = self.slot_of_mut(fence.core())
             && slot
                 .epoch
                 .as_ref()
@@ -507,12 +596,11 @@ impl Order {
     /// All marks of these owners that are not complete and not on the stream `besides`, ready to be waited for.
     pub fn marks_of(
         &mut self,
-        owners: &[OwnerId],
+        owners: impl Iterator<Item = OwnerId>,
         besides: Option<&Arc<StreamCore>>,
     ) -> Vec<Arc<Fence>> {
         let mut marks: Vec<Arc<Fence>> = owners
-            .iter()
-            .filter_map(|id| self.entry(*id))
+            .filter_map(|id| self.entry(id))
             .flat_map(|entry| entry.marks.iter())
             .filter(|mark| {
                 !mark.is_done() && !besides.is_some_and(|core| Arc::ptr_eq(core, mark.core()))
@@ -556,7 +644,8 @@ impl Order {
     pub fn candidates(&mut self, all: bool) -> Vec<Vec<Arc<Fence>>> {
         let ended: Vec<Arc<Fence>> = self
             .slots
-            .values_mut()
+            .iter_mut()
+            .flatten()
             .filter(|slot| slot.core.is_retired())
             .flat_map(|slot| {
                 slot.epoch
@@ -652,48 +741,65 @@ impl Order {
         }
     }
 
+    /// How many streams are known.
+    pub fn streams(&self) -> usize {
+        self.places.len()
+    }
+
     /// Whether many streams have come since the last [`Order::sweep`].
+    #[inline]
     pub fn is_crowded(&self) -> bool {
-        self.slots.len() >= self.sweep_at.max(64)
+        self.places.len() >= self.sweep_at.max(64)
     }
 
     /// Drops what streams that have ended left behind.
     pub fn sweep(&mut self) {
-        let ended: Vec<(u64, ClassId)> = self
-            .slots
-            .iter()
-            .filter(|(_, slot)| {
-                slot.core.is_retired() && slot.epoch.is_none() && slot.wanted.is_empty()
-            })
-            .map(|(uid, slot)| (*uid, slot.class))
-            .collect();
-        if ended.is_empty() {
-            self.sweep_at = self.slots.len() * 2;
-            return;
-        }
-        let used: rustc_hash::FxHashSet<u32> = self
-            .entries
-            .iter()
-            .flatten()
-            .map(|entry| entry.class.0)
-            .collect();
-        for (uid, class) in ended {
-            if !used.contains(&class.0) {
-                self.slots.remove(&uid);
-                self.vacant_classes.push(class);
+        let is_ended = |slot: &Slot| {
+            slot.blocks == 0
+                && slot.core.is_retired()
+                && slot.epoch.is_none()
+                && slot.wanted.is_empty()
+        };
+        if self.slots.iter().flatten().any(is_ended) {
+            let used: rustc_hash::FxHashSet<u32> = self
+                .entries
+                .iter()
+                .flatten()
+                .map(|entry| entry.class.0)
+                .collect();
+            for (place, vacant) in self.slots.iter_mut().enumerate() {
+                let ended = vacant.take_if(|slot| is_ended(slot) && !used.contains(&slot.class.0));
+                if let Some(slot) = ended {
+                    self.places.remove(&slot.core.uid);
+                    self.vacant_classes.push(slot.class);
+                    self.vacant_places.push(place as u32);
+                }
             }
         }
-        self.sweep_at = self.slots.len() * 2;
+        self.sweep_at = self.places.len() * 2;
     }
 
     /// Verifies what this module keeps against the spans.
-    pub fn check(&self, space: &Space<Live>) -> Result<(), String> {
+    pub fn check(&self, space: &Space<Live>, extras: &Extras) -> Result<(), String> {
+        for (place, slot) in self.slots.iter().enumerate() {
+            let Some(slot) = slot else { continue };
+            let named = space
+                .live_blocks()
+                .filter(|live| live.data.stream() == Some(Place(place as u32)))
+                .count();
+            if named != slot.blocks || self.places.get(&slot.core.uid) != Some(&(place as u32)) {
+                return Err(format!(
+                    "{:?} at {place} counts {} blocks, {named} name it",
+                    slot.core, slot.blocks
+                ));
+            }
+        }
         for (number, entry) in self.entries.iter().enumerate() {
             let Some(entry) = entry else { continue };
             let id = OwnerId(number as u32);
             let holders = space
                 .live_blocks()
-                .filter(|live| live.data.inherited.contains(&id))
+                .filter(|live| extras.inherited(live.data).any(|owner| owner == id))
                 .count();
             if holders != entry.holders as usize {
                 return Err(format!(

@@ -1,7 +1,8 @@
 //! What touches live blocks: finding the block of an address range, recording uses, and what must be waited for.
 
 use super::{
-    Freed, Pool,
+    Freed, Pool, State,
+    best_fit::OwnerId,
     order::add_follower,
     recorded::{Span, pending_uses, query_all, record},
 };
@@ -71,9 +72,9 @@ impl Pool {
     /// A captured graph uses a live block from now on: it stays, also when it is freed. Whether there is such a block.
     pub fn hold(&self, block: BlockRange) -> bool {
         let mut state = lock(&self.state);
-        match state.space.data_mut(block.start) {
-            Some(live) if live.freed.is_none() => {
-                live.held = live.held.saturating_add(1);
+        match state.make_extra(block.start) {
+            Some(extra) if extra.freed.is_none() => {
+                extra.held = extra.held.saturating_add(1);
                 true
             }
             _ => false,
@@ -84,21 +85,20 @@ impl Pool {
     pub fn is_held(&self, address: usize) -> bool {
         let state = lock(&self.state);
         state
-            .space
-            .live(address)
-            .is_some_and(|live| live.data.held > 0 && live.data.freed.is_none())
+            .extra(address)
+            .is_some_and(|extra| extra.held > 0 && extra.freed.is_none())
     }
 
     /// A graph does not use the block any more. If it was the last and the block was freed meanwhile: how it is to be freed
     /// now.
     pub fn unhold(&self, block: BlockRange) -> Option<Freed> {
         let mut state = lock(&self.state);
-        let live = state.space.data_mut(block.start)?;
-        live.held = live.held.saturating_sub(1);
-        if live.held > 0 {
+        let extra = state.make_extra(block.start)?;
+        extra.held = extra.held.saturating_sub(1);
+        if extra.held > 0 {
             None
         } else {
-            live.freed.take()
+            extra.freed.take()
         }
     }
 
@@ -107,7 +107,9 @@ impl Pool {
         let mut state = lock(&self.state);
         let slot = state.space.find_containing(address);
         match slot.and_then(|slot| state.space.live_at(slot)) {
-            Some(live) if live.data.freed.is_some() => Err(kept_by_a_graph(address)),
+            Some(live) if state.extras.of(live.data).freed.is_some() => {
+                Err(kept_by_a_graph(address))
+            }
             Some(live) => {
                 check_inside(address, size, live.addr, live.data.requested)?;
                 Ok(Some(BlockRange {
@@ -125,18 +127,18 @@ impl Pool {
 
     /// Records a use of a part of a live block.
     pub fn add_use(&self, block: BlockRange, fence: &Arc<Fence>, writes: bool) {
-        let many = (lock(&self.state).space.data_mut(block.start))
-            .map(|live| record(&mut live.uses, block.span, fence, writes));
+        let many = lock(&self.state)
+            .make_extra(block.start)
+            .map(|extra| record(&mut extra.uses, block.span, fence, writes));
         query_all(many.unwrap_or_default());
     }
 
     /// The recorded uses of the range that are not known to have finished: all, or those that write.
     pub fn uses(&self, block: BlockRange, only_writes: bool) -> Vec<Arc<Fence>> {
         lock(&self.state)
-            .space
-            .live(block.start)
-            .map_or_else(Vec::new, |live| {
-                pending_uses(&live.data.uses, block.span, only_writes)
+            .extra(block.start)
+            .map_or_else(Vec::new, |extra| {
+                pending_uses(&extra.uses, block.span, only_writes)
             })
     }
 
@@ -147,18 +149,23 @@ impl Pool {
         fences.retain(|fence| !Arc::ptr_eq(fence.core(), handle.core()));
         let mut guard = lock(&self.state);
         let state = &mut *guard;
-        if let Some(live) = state.space.live(block.start) {
+        let State {
+            space,
+            order,
+            extras,
+            ..
+        } = state;
+        if let Some(live) = space.live(block.start) {
             let live = live.data;
-            let allocated_here = live
-                .stream
-                .as_ref()
+            let allocated_here = order
+                .core(live.stream())
                 .is_some_and(|stream| Arc::ptr_eq(stream, handle.core()));
             if !allocated_here
                 && !planted::is_made(Mistake::InheritedMarksAreForgotten)
-                && !live.inherited.is_empty()
-                && !live.followers.contains(&handle.core().uid)
+                && live.inherited != OwnerId::IDLE
+                && !extras.of(live).followers.contains(&handle.core().uid)
             {
-                fences.extend(state.order.marks_of(&live.inherited, Some(handle.core())));
+                fences.extend(order.marks_of(extras.inherited(live), Some(handle.core())));
             }
             if !allocated_here {
                 checker::shared(block.start, live.requested);
@@ -179,9 +186,10 @@ impl Pool {
         }
         if waited
             && let Some(live) = state.space.data_mut(block.start)
-            && !live.inherited.is_empty()
+            && live.inherited != OwnerId::IDLE
+            && let Some(extra) = state.extras.make(live)
         {
-            add_follower(&mut live.followers, handle.core().uid);
+            add_follower(&mut extra.followers, handle.core().uid);
         }
     }
 }

@@ -113,6 +113,8 @@ pub(crate) struct StreamCore {
     keeps: AtomicBool,
     keeper: Mutex<Option<Arc<Keeper>>>,
     clock: AtomicU64,
+    /// Which pool knows the stream at which place of its books: the one that used it last. A hint.
+    place: std::sync::atomic::AtomicU64,
     end: Mutex<End>,
     ended: Condvar,
 }
@@ -146,6 +148,20 @@ impl StreamCore {
     /// Whether only its own thread can record on it.
     pub fn is_per_thread(&self) -> bool {
         self.kind == StreamKind::PerThread
+    }
+
+    /// The pool that used the stream last, and the place of the stream in its books.
+    #[inline]
+    pub fn place(&self) -> (u32, u32) {
+        let place = self.place.load(std::sync::atomic::Ordering::Relaxed);
+        ((place >> 32) as u32, place as u32)
+    }
+
+    /// A pool has the stream at this place.
+    #[inline]
+    pub fn set_place(&self, pool: u32, place: u32) {
+        let both = u64::from(pool) << 32 | u64::from(place);
+        self.place.store(both, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// A tick of the stream's clock.
@@ -630,6 +646,7 @@ impl Handle {
             keeps: AtomicBool::new(false),
             keeper: Mutex::new(None),
             clock: AtomicU64::new(1),
+            place: std::sync::atomic::AtomicU64::new(0),
             end: Mutex::new(End::NotYet),
             ended: Condvar::new(),
         });

@@ -259,6 +259,7 @@ impl<T: Default> Space<T> {
     ///
     /// A block that was taken for a caller who then could not wait is given back like any other, with an owner
     /// that stands for everything in its [`Taken::owners`], so that no mark is lost.
+    #[cfg(test)]
     pub fn free(&mut self, addr: usize, owner: Owner) -> Result<Freed<T>, FreeError> {
         let Some(slot) = self.find(addr) else {
             return Err(self.why_not_live(addr));
