@@ -171,7 +171,12 @@ fn load(paths: &[PathBuf]) -> Result<Vec<Named>> {
     paths.iter().zip(names(paths)).map(read).collect()
 }
 
-fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+/// What is said of a file for results that cannot be written. As for all that goes to standard output, a
+/// reader who has seen enough is no failure.
+pub fn cannot_write(path: &Path, error: io::Error) -> Failure {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return Failure::Output(error);
+    }
     Failure::message(format!("cannot write {}: {error}", path.display()))
 }
 
@@ -181,12 +186,12 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
         None => None,
         Some(path) => {
             let output = Output::prepare(path, &options.traces);
-            Some((path, output.map_err(|error| cannot_write(path, &error))?))
+            Some((path, output.map_err(|error| cannot_write(path, error))?))
         }
     };
     let traces = load(&options.traces)?;
     let peak = traces.iter().map(|t| t.trace.peak_live).max().unwrap_or(0);
-    if let Some(note) = machine.prepare(Some(peak))? {
+    if let Some(note) = machine.prepare(Some((peak, "the largest trace")))? {
         writeln!(out, "{note}")?;
     }
     device::select(options.device)?;
@@ -225,11 +230,9 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
     bar.finish_and_clear();
     write!(out, "\n{LEGEND}")?;
     if let Some((path, output)) = json {
-        output.write(&rows).map_err(|error| match error.kind() {
-            // As for all that goes to standard output, a reader who has seen enough is no failure.
-            io::ErrorKind::BrokenPipe => Failure::Output(error),
-            _ => cannot_write(path, &error),
-        })?;
+        output
+            .write(&rows)
+            .map_err(|error| cannot_write(path, error))?;
     }
     Ok(())
 }
