@@ -15,7 +15,8 @@ use clap::{Args, ValueEnum};
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   memmgr bench --quick
-  memmgr bench hot random holes --reference btree --json bench.json")]
+  memmgr bench hot random holes --reference btree --json bench.json
+  memmgr bench replay --traces tests/data/traces --reference both")]
 pub struct BenchOptions {
     /// The workloads; all of them where none is named
     #[arg(value_enum, value_name = "WORKLOAD")]
@@ -23,6 +24,9 @@ pub struct BenchOptions {
     /// Also measure this allocator: exact best fit without a lock or streams
     #[arg(long, value_enum, value_name = "NAME")]
     reference: Vec<ReferenceChoice>,
+    /// Traces for `replay`, in RMM's log format: .csv or .csv.gz, or folders of them
+    #[arg(long, value_name = "PATH", num_args = 1..)]
+    pub traces: Vec<PathBuf>,
     /// Fewer and smaller cases
     #[arg(long)]
     pub quick: bool,
@@ -42,6 +46,9 @@ pub struct BenchOptions {
         allow_negative_numbers = true
     )]
     pub device: i32,
+    /// Passes for a profiler that counts instructions (`cargo xtask instructions`)
+    #[arg(long, hide = true)]
+    pub counted: bool,
 }
 
 impl BenchOptions {
@@ -91,6 +98,16 @@ pub enum Workload {
     Pinned,
     /// Several threads at a time
     Threads,
+    /// One thread allocates, another frees
+    Producer,
+    /// Random on several streams
+    Streams,
+    /// Recorded programs (--traces)
+    Replay,
+    /// Copies through the manager, beside plain calls
+    Copy,
+    /// Whether streams run side by side
+    Overlap,
 }
 
 /// A reference allocator.

@@ -40,7 +40,7 @@ const FAILED: &str =
     "* not comparable: some requests failed, so less was held than the trace needs";
 
 /// What a trace is replayed on.
-trait Allocator {
+pub trait Allocator {
     /// A block, or `None` where memory ran out.
     fn allocate(&mut self, size: usize, stream: u32) -> Result<Option<*mut c_void>, Error>;
     fn free(&mut self, block: *mut c_void, stream: u32) -> Result<(), Error>;
@@ -48,9 +48,9 @@ trait Allocator {
 
 /// How one pass went.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Pass {
-    elapsed: Duration,
-    failures: u64,
+pub struct Pass {
+    pub elapsed: Duration,
+    pub failures: u64,
 }
 
 impl Pass {
@@ -61,7 +61,7 @@ impl Pass {
 }
 
 /// Replays the trace once; then, off the clock, frees what it leaves live.
-fn pass(
+pub fn pass(
     allocator: &mut impl Allocator,
     trace: &Trace,
     mut moved: impl FnMut(usize),
@@ -101,9 +101,9 @@ fn pass(
 }
 
 /// A memory manager with one stream for each stream of the trace.
-struct Managed<'a> {
-    manager: &'a MemoryManager,
-    streams: Vec<Stream>,
+pub struct Managed<'a> {
+    pub manager: &'a MemoryManager,
+    pub streams: Vec<Stream>,
 }
 
 impl Allocator for Managed<'_> {
@@ -136,9 +136,9 @@ fn is_out_of_memory(error: &Error) -> bool {
 }
 
 /// A trace and the name that its results go by.
-struct Named {
-    name: String,
-    trace: Trace,
+pub struct Named {
+    pub name: String,
+    pub trace: Trace,
 }
 
 /// The file's name without `.csv` and `.gz`.
@@ -163,7 +163,7 @@ fn names(paths: &[PathBuf]) -> Vec<String> {
     named.collect()
 }
 
-fn load(paths: &[PathBuf]) -> Result<Vec<Named>> {
+pub fn load(paths: &[PathBuf]) -> Result<Vec<Named>> {
     let read = |(path, name): (&PathBuf, String)| match Trace::open(path) {
         Ok(trace) => Ok(Named { name, trace }),
         Err(error) => Err(Failure::message(format!("{}: {error}", path.display()))),

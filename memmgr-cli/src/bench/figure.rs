@@ -2,6 +2,9 @@
 
 use serde::Serialize;
 
+/// Columns for the name of a case.
+const CASE: usize = 24;
+
 /// The median, and the smallest and largest sample beside it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spread {
@@ -100,10 +103,11 @@ impl Row {
         if self.passes < usual {
             notes.push(format!("of {}", self.passes));
         }
+        // A trace may have a long name; the JSON has all of it.
+        let case: String = self.case.chars().take(CASE).collect();
         let text = format!(
-            "{:<6} {:<24} {:>8} {:<6} {range:>14}  {}",
+            "{:<6} {case:<CASE$} {:>8} {:<6} {range:>14}  {}",
             self.subject,
-            self.case,
             short(self.value),
             self.unit,
             notes.join(" ")

@@ -45,12 +45,18 @@ impl Pass {
     }
 }
 
-/// Allocates and frees at once, `pairs` times.
-pub fn pairs(subject: &mut impl Subject, size: usize, pairs: u64) {
+/// Allocates and frees at once, `pairs` times; how often there was no memory.
+pub fn pairs(subject: &mut impl Subject, size: usize, pairs: u64) -> u64 {
+    let mut failures = 0;
     for _ in 0..pairs {
-        let block = subject.allocate(hint::black_box(size));
-        subject.free(hint::black_box(block));
+        let block = hint::black_box(subject.allocate(hint::black_box(size)));
+        if block.is_null() {
+            failures += 1;
+        } else {
+            subject.free(block);
+        }
     }
+    failures
 }
 
 /// [`pairs`] on the clock, until there are `most` of them or `limit` has passed; one operation is a pair.
@@ -59,7 +65,7 @@ pub fn timed_pairs(subject: &mut impl Subject, size: usize, most: u64, limit: Du
     let mut pass = Pass::default();
     let start = Instant::now();
     while pass.operations < most && pass.elapsed < limit {
-        pairs(subject, size, BATCH);
+        pass.failures += pairs(subject, size, BATCH);
         pass.operations += BATCH;
         pass.elapsed = start.elapsed();
     }
@@ -118,21 +124,27 @@ pub fn random_steps(
     pass
 }
 
-/// What the threads do: up to 32 live blocks of 256 bytes to 1 MiB.
-pub fn mixed(subject: &mut impl Subject, seed: u64, operations: usize) {
+/// What the threads do: up to 32 live blocks of 256 bytes to 1 MiB; how often there was no memory.
+pub fn mixed(subject: &mut impl Subject, seed: u64, operations: usize) -> u64 {
     let mut live = Vec::with_capacity(32);
     let mut rng = Rng::new(seed);
+    let mut failures = 0;
     for _ in 0..operations {
         if live.len() < 32 && (live.is_empty() || rng.below(2) == 1) {
-            live.push(subject.allocate(256 << rng.below(13)));
+            let block = subject.allocate(256 << rng.below(13));
+            failures += u64::from(block.is_null());
+            live.push(block);
         } else {
-            let block = live.swap_remove(rng.below(live.len()));
-            subject.free(block);
+            let block: *mut c_void = live.swap_remove(rng.below(live.len()));
+            if !block.is_null() {
+                subject.free(block);
+            }
         }
     }
-    for block in live {
+    for block in live.into_iter().filter(|block| !block.is_null()) {
         subject.free(block);
     }
+    failures
 }
 
 /// Makes `holes` free spans of 256 bytes to 2 KiB, kept apart by live blocks of 256 bytes, which it

@@ -4,13 +4,19 @@
 //! the smallest and the largest beside it. The allocator called `null` does nothing, so that its rows are
 //! the cost of the loops; reference allocators run in the same process on the same calls.
 
+mod copy;
+mod counted;
 mod cpus;
 mod figure;
 mod loops;
+mod overlap;
+mod producer;
 mod reference;
 mod single;
+mod streams;
 mod subject;
 mod threads;
+mod traces;
 
 use std::io::Write;
 
@@ -21,7 +27,7 @@ use crate::error::Result;
 use crate::json::Output;
 use crate::options::{BenchOptions, Reference, Workload};
 use crate::progress;
-use crate::replay::cannot_write;
+use crate::replay::{Named, cannot_write, load};
 use crate::table::wrapped;
 
 use figure::Row;
@@ -32,7 +38,7 @@ columns: allocator, case, median, unit, smallest..largest pass, remarks
 null      does nothing: the cost of the loop itself
 ours x    the manager's figure over that of the allocator in this row
 held x    the most bytes held from CUDA over the most bytes live
-of N      fewer passes than usual, as one takes seconds; then without warm-up
+of N      fewer passes than usual, since they took seconds
 ";
 
 /// A run: what was asked for, where the lines go, and the rows so far.
@@ -102,7 +108,7 @@ impl<W: Write> Bench<'_, W> {
         Ok(())
     }
 
-    fn workload(&mut self, workload: Workload) -> Result<()> {
+    fn workload(&mut self, workload: Workload, traces: &[Named]) -> Result<()> {
         match workload {
             Workload::Hot => single::hot(self),
             Workload::Random => single::random(self),
@@ -110,27 +116,39 @@ impl<W: Write> Bench<'_, W> {
             Workload::Holes => single::holes(self),
             Workload::Pinned => single::pinned(self),
             Workload::Threads => threads::run(self),
+            Workload::Producer => producer::run(self),
+            Workload::Streams => streams::run(self),
+            Workload::Replay => traces::run(self, traces),
+            Workload::Copy => copy::run(self),
+            Workload::Overlap => overlap::run(self),
         }
     }
 }
 
 /// Runs the workloads that were asked for.
 pub fn run(options: &BenchOptions, machine: Machine, out: &mut impl Write) -> Result<()> {
+    let files = traces::files(&options.traces)?;
     let json = match &options.json {
         None => None,
         Some(path) => {
-            let output = Output::prepare(path, &[]);
+            let output = Output::prepare(path, &files);
             Some((path, output.map_err(|error| cannot_write(path, error))?))
         }
     };
-    // Room for what is live, for what does not fit together, and for several managers.
-    let needed = loops::CAP as u64;
-    if let Some(note) = machine.prepare(Some((needed, "the largest workload")))? {
+    let traces = load(&files)?;
+    let peak = traces.iter().map(|named| named.trace.peak_live).max();
+    // Room for what is live, and several times that for what does not fit together.
+    let needed = peak.unwrap_or(0).max(loops::CAP as u64);
+    let note = machine.prepare(Some((needed, "the largest workload")))?;
+    if let Some(note) = note.filter(|_| !options.counted) {
         writeln!(out, "{note}")?;
     }
     device::select(options.device)?;
     if let Some(note) = device::silence_checker() {
         writeln!(out, "{}", wrapped(note))?;
+    }
+    if options.counted {
+        return counted::run(out);
     }
     write!(out, "{}\n{LEGEND}", cpus::described())?;
     let workloads = options.workloads();
@@ -142,7 +160,7 @@ pub fn run(options: &BenchOptions, machine: Machine, out: &mut impl Write) -> Re
         usual: 0,
     };
     for workload in workloads {
-        bench.workload(workload)?;
+        bench.workload(workload, &traces)?;
     }
     bench.bar.finish_and_clear();
     if let Some((path, output)) = json {

@@ -1,4 +1,4 @@
-//! The workloads of one thread: `hot`, `random`, `tail`, `holes`, `pinned` and `streams`.
+//! The workloads of one thread and one stream: `hot`, `random`, `tail`, `holes` and `pinned`.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ use crate::options::Reference;
 
 /// Passes of a figure, unless the command line says otherwise.
 pub const PASSES: usize = 5;
-/// A pass that takes longer is not repeated.
-const SLOW: Duration = Duration::from_secs(2);
+/// Passes that have taken longer are enough.
+pub const LONG: Duration = Duration::from_secs(2);
 /// What a pass of pairs may take on a slow allocator.
 const PAIRS_LIMIT: Duration = Duration::from_millis(200);
 /// The random workload whose single calls are timed.
@@ -36,14 +36,24 @@ pub trait Case {
     fn measure<S: Subject>(&self, subject: &mut S, passes: usize) -> Measured;
 }
 
-/// A pass of warm-up and then as many as asked for; a slow pass is the only one.
+/// A pass of warm-up, and then as many as asked for, or until they have taken long.
 pub fn repeat(passes: usize, mut pass: impl FnMut() -> Pass) -> Vec<Pass> {
+    pass();
     let start = Instant::now();
-    let first = pass();
-    if start.elapsed() > SLOW {
-        return vec![first];
+    let mut measured = Vec::with_capacity(passes);
+    while measured.len() < passes && (measured.is_empty() || start.elapsed() < LONG) {
+        measured.push(pass());
     }
-    (0..passes).map(|_| pass()).collect()
+    measured
+}
+
+/// What was measured where each pass gives one figure.
+fn one_figure(passes: &[Pass]) -> Measured {
+    Measured {
+        figures: vec![("", passes.iter().map(Pass::nanoseconds).collect())],
+        peak_live: passes.iter().map(|pass| pass.peak_live).max(),
+        failures: Some(passes.iter().map(|pass| pass.failures).sum()),
+    }
 }
 
 struct Hot {
@@ -57,22 +67,14 @@ impl Case for Hot {
         let measured = repeat(passes, || {
             loops::timed_pairs(subject, self.size, self.pairs, PAIRS_LIMIT)
         });
-        Measured {
-            figures: vec![("", measured.iter().map(Pass::nanoseconds).collect())],
-            peak_live: None,
-            failures: None,
-        }
+        one_figure(&measured)
     }
 }
 
 impl Case for Random {
     fn measure<S: Subject>(&self, subject: &mut S, passes: usize) -> Measured {
         let measured = repeat(passes, || loops::random(subject, *self));
-        Measured {
-            figures: vec![("", measured.iter().map(Pass::nanoseconds).collect())],
-            peak_live: measured.iter().map(|pass| pass.peak_live).max(),
-            failures: Some(measured.iter().map(|pass| pass.failures).sum()),
-        }
+        one_figure(&measured)
     }
 }
 
@@ -93,8 +95,7 @@ impl Case for Tail {
             tails.push(timed.tail);
             pass
         });
-        // The warm-up is one of them, unless it was the only pass.
-        let mut tails = tails.split_off(tails.len() - measured.len());
+        tails.remove(0);
         let mut figures = Vec::new();
         for (names, free) in NAMES.into_iter().zip([false, true]) {
             let mut samples = SHARES.map(|_| Vec::new());
@@ -133,11 +134,7 @@ impl Case for Holes {
         for wall in walls {
             subject.free(wall);
         }
-        Measured {
-            figures: vec![("", measured.iter().map(Pass::nanoseconds).collect())],
-            peak_live: None,
-            failures: None,
-        }
+        one_figure(&measured)
     }
 }
 
@@ -150,7 +147,7 @@ pub struct Label<'a> {
 }
 
 /// The rows of one allocator, once its verdict is in.
-fn rows<S: Subject>(
+pub fn rows<S: Subject>(
     label: Label<'_>,
     name: &'static str,
     subject: &mut S,
@@ -164,8 +161,10 @@ fn rows<S: Subject>(
         let case = format!("{} {word}", label.case);
         let mut row = Row::new(label.workload, case.trim_end(), name, label.unit, &samples);
         row.failures = measured.failures;
-        row.peak_live_bytes = measured.peak_live;
-        row.peak_reserved_bytes = reserved;
+        if measured.peak_live.is_some_and(|live| live > 0) {
+            row.peak_live_bytes = measured.peak_live;
+            row.peak_reserved_bytes = reserved;
+        }
         row
     };
     Ok(measured.figures.into_iter().map(row).collect())

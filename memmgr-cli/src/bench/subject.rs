@@ -40,7 +40,7 @@ impl Null {
 impl Subject for Null {
     #[inline]
     fn allocate(&mut self, size: usize) -> *mut c_void {
-        self.0 = self.0.wrapping_add(size) | 1;
+        self.0 = self.0.wrapping_add(size | 255).wrapping_add(1) & !255;
         ptr::without_provenance_mut(self.0)
     }
 

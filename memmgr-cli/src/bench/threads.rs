@@ -1,14 +1,13 @@
 //! The workload of several threads: each is pinned to a processor of its own where there are enough, and
 //! all start each pass together.
 
+use std::ffi::c_void;
 use std::hint;
 use std::io::Write;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-
-use std::ffi::c_void;
 
 use memmgr::Stream;
 
@@ -191,20 +190,26 @@ fn case<W: Write>(
     };
     let name = format!("T={} {streams} stream{pinned}", crew.threads);
     let total = (crew.threads * operations) as f64;
+    let failed = AtomicU64::new(0);
     let row = |subject, times: Vec<Duration>| {
         let rate = |time: &Duration| total / time.as_secs_f64().max(1e-9) / 1e6;
         let samples: Vec<f64> = times.iter().map(rate).collect();
-        Row::new("threads", &name, subject, "Mops/s", &samples)
+        let mut row = Row::new("threads", &name, subject, "Mops/s", &samples);
+        row.failures = Some(failed.swap(0, Ordering::Relaxed));
+        row
+    };
+    let mixed = Mixed {
+        operations,
+        failed: &failed,
     };
     let mut rows = Vec::new();
     let times = with_manager(|manager| {
         let count = if own { crew.threads } else { 1 };
-        let streams: Vec<Stream> = (0..count)
-            .map(|_| Stream::new())
-            .collect::<Result<_, _>>()?;
+        let streams = (0..count).map(|_| Stream::new());
+        let streams = streams.collect::<Result<Vec<_>, _>>()?;
         let times = crew.run(
             |index| Device::new(manager, &streams[index % count]),
-            |index, subject| loops::mixed(subject, index as u64 + 1, operations),
+            |index, subject| mixed.run(index, subject),
         )?;
         for stream in &streams {
             stream.synchronize()?;
@@ -216,28 +221,38 @@ fn case<W: Write>(
         // The others know no streams.
         return Ok(rows);
     }
-    rows.push(row(
-        "null",
-        crew.run(
-            |_| Null::new(),
-            |index, subject| loops::mixed(subject, index as u64 + 1, operations),
-        )?,
-    ));
+    let null = crew.run(|_| Null::new(), |index, subject| mixed.run(index, subject));
+    rows.push(row("null", null?));
     if bench.wants(Reference::List) {
-        rows.push(row("list", locked(crew, List::new(), operations)?));
+        rows.push(row("list", mixed.locked(crew, List::new())?));
     }
     if bench.wants(Reference::Btree) {
-        rows.push(row("btree", locked(crew, Tree::new(), operations)?));
+        rows.push(row("btree", mixed.locked(crew, Tree::new())?));
     }
     Ok(rows)
 }
 
-fn locked<S: Subject + Send>(crew: &Crew, subject: S, operations: usize) -> Result<Vec<Duration>> {
-    let subject = Mutex::new(subject);
-    crew.run(
-        |_| Locked(&subject),
-        |index, subject| loops::mixed(subject, index as u64 + 1, operations),
-    )
+/// What each thread does in a pass.
+struct Mixed<'a> {
+    operations: usize,
+    failed: &'a AtomicU64,
+}
+
+impl Mixed<'_> {
+    fn run(&self, index: usize, subject: &mut impl Subject) {
+        let failures = loops::mixed(subject, index as u64 + 1, self.operations);
+        if failures > 0 {
+            self.failed.fetch_add(failures, Ordering::Relaxed);
+        }
+    }
+
+    fn locked<S: Subject + Send>(&self, crew: &Crew, subject: S) -> Result<Vec<Duration>> {
+        let subject = Mutex::new(subject);
+        crew.run(
+            |_| Locked(&subject),
+            |index, subject| self.run(index, subject),
+        )
+    }
 }
 
 #[cfg(test)]
