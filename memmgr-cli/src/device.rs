@@ -60,15 +60,15 @@ impl Machine {
 
     /// Without the simulator there is nothing to prepare.
     #[cfg(not(feature = "sim"))]
-    pub fn prepare(self, _needed: Option<u64>) -> Result<Option<String>> {
+    pub fn prepare(self, _needed: Option<(u64, &str)>) -> Result<Option<String>> {
         Ok(None)
     }
 
     /// Makes this the simulated machine. Devices that the environment gives no memory hold several
-    /// times `needed` bytes, or the usual memory where that is not given. The result says what was
-    /// decided about the memory.
+    /// times the bytes that `needed` names, and what needs them, or the usual memory where that is not
+    /// given. The result says what was decided about the memory.
     #[cfg(feature = "sim")]
-    pub fn prepare(mut self, needed: Option<u64>) -> Result<Option<String>> {
+    pub fn prepare(mut self, needed: Option<(u64, &str)>) -> Result<Option<String>> {
         let devices = &mut self.config.devices;
         let given = devices.first().map(|device| device.memory as u64);
         let note = match (given, needed) {
@@ -77,15 +77,13 @@ impl Machine {
                 devices.fill(cudart_sim::DeviceConfig::default());
                 None
             }
-            (Some(0), Some(needed)) => {
+            (Some(0), Some((needed, whose))) => {
                 let size = simulated_size(needed);
                 for device in devices {
                     device.memory = size as usize;
                 }
                 let (size, needed) = (people(size), people(needed));
-                Some(format!(
-                    "simulated device: {size}; the largest trace needs {needed}"
-                ))
+                Some(format!("simulated device: {size}; {whose} needs {needed}"))
             }
             (Some(_), None) => None,
             (Some(given), Some(_)) => Some(format!(
@@ -96,6 +94,20 @@ impl Machine {
         cudart_sim::configure(self.config).map_err(Failure::message)?;
         Ok(note)
     }
+}
+
+/// Turns the simulator's ordering checker off, whose cost would be measured too; says so where it was on.
+#[cfg(feature = "sim")]
+pub fn silence_checker() -> Option<&'static str> {
+    let was_on = cudart_sim::is_checking();
+    cudart_sim::check(cudart_sim::Check::Off);
+    was_on.then_some("note: the ordering checker (CUDART_SIM_CHECK) is off while benchmarks run")
+}
+
+/// There is no checker without the simulator.
+#[cfg(not(feature = "sim"))]
+pub fn silence_checker() -> Option<&'static str> {
+    None
 }
 
 /// Makes the device current for this thread, or says which ones there are.

@@ -1,4 +1,4 @@
-//! The JSON that `replay --json` writes: an array with one row per trace and mode.
+//! The JSON that `--json` writes: an array of rows, for `replay` one per trace and mode.
 
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, IsTerminal, Write};
@@ -112,7 +112,7 @@ impl Output {
     }
 
     /// Writes `rows`. A file is written whole or not at all: a reader never sees half of one.
-    pub fn write(self, rows: &[Row]) -> io::Result<()> {
+    pub fn write<R: Serialize>(self, rows: &[R]) -> io::Result<()> {
         let mut text = serde_json::to_vec_pretty(rows)?;
         text.push(b'\n');
         match self {

@@ -1,8 +1,10 @@
-//! `memmgr`: shows devices, demonstrates the memory manager, and replays allocation traces.
+//! `memmgr`: shows devices, demonstrates and measures the memory manager, and replays allocation traces.
 //!
 //! The first line that it prints names the backend. Failures are one line on standard error that
 //! begins with `memmgr:`, with exit code 1; a command line that is not understood gives exit code 2.
 
+mod bench;
+mod bench_options;
 mod cuda;
 mod demo;
 mod device;
@@ -43,7 +45,12 @@ fn main() -> ExitCode {
 
 /// Whether standard output is for JSON alone; everything else goes to standard error then.
 fn json_on_stdout(command: &Command) -> bool {
-    matches!(command, Command::Replay(replay) if replay.json.as_deref().is_some_and(json::is_stdout))
+    let json = match command {
+        Command::Replay(replay) => &replay.json,
+        Command::Bench(bench) => &bench.json,
+        Command::Info | Command::Demo(_) => return false,
+    };
+    json.as_deref().is_some_and(json::is_stdout)
 }
 
 fn run(options: &Options, out: &mut impl Write) -> error::Result<()> {
@@ -53,5 +60,6 @@ fn run(options: &Options, out: &mut impl Write) -> error::Result<()> {
         Command::Info => info::run(machine, out),
         Command::Demo(options) => demo::run(options, machine, out),
         Command::Replay(options) => replay::run(options, machine, out),
+        Command::Bench(options) => bench::run(options, machine, out),
     }
 }

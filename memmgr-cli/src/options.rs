@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use memmgr::DeviceAllocatorMode;
 
-/// Shows CUDA devices, demonstrates the memory manager, and replays allocation traces.
+pub use crate::bench_options::{BenchOptions, Reference, Workload};
+
+/// Shows CUDA devices, demonstrates and measures the memory manager, and replays allocation traces.
 ///
 /// The first line of the output says whether a GPU does the work or the simulated CUDA runtime (a build
 /// with `--features sim`). There the times inside CUDA are modelled, or with CUDART_SIM_TIME=off those of
@@ -21,7 +23,8 @@ const EXAMPLES: &str = "Examples:
   memmgr info
   memmgr demo --frames 200 --streams 8
   memmgr replay tests/data/traces/*.csv.gz --json replay.json
-  memmgr replay program.csv --mode pool";
+  memmgr replay program.csv --mode pool
+  memmgr bench hot random --reference both";
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -29,6 +32,7 @@ pub enum Command {
     Info,
     Demo(DemoOptions),
     Replay(ReplayOptions),
+    Bench(BenchOptions),
 }
 
 /// Process frames of mixed sizes without a memory manager and in each of its modes.
@@ -153,7 +157,7 @@ mod tests {
 
     #[test]
     fn help_texts_fit_a_terminal() {
-        for name in ["info", "demo", "replay"] {
+        for name in ["info", "demo", "replay", "bench"] {
             let mut command = Options::command();
             let sub = command.find_subcommand_mut(name).expect(name);
             let help = sub.clone().term_width(80).render_long_help().to_string();

@@ -1,8 +1,11 @@
 //! The progress bar: on standard error, and only where that is a terminal.
 
+use std::time::Duration;
+
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 
 const STYLE: &str = "{msg:<20} [{bar:30}] {percent:>3}% {eta}";
+const SPINNER: &str = "{spinner} {msg} {elapsed}";
 
 /// A bar of this many steps.
 pub fn bar(steps: usize) -> ProgressBar {
@@ -16,6 +19,17 @@ pub fn bar(steps: usize) -> ProgressBar {
     }
 }
 
+/// What shows that work goes on whose length is not known.
+pub fn spinner() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    bar.enable_steady_tick(Duration::from_millis(500));
+    let bar = bar.with_finish(ProgressFinish::AndClear);
+    match ProgressStyle::with_template(SPINNER) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -23,5 +37,6 @@ mod tests {
     #[test]
     fn the_style_is_understood() {
         assert!(ProgressStyle::with_template(STYLE).is_ok());
+        assert!(ProgressStyle::with_template(SPINNER).is_ok());
     }
 }

@@ -40,7 +40,7 @@ const FAILED: &str =
     "* not comparable: some requests failed, so less was held than the trace needs";
 
 /// What a trace is replayed on.
-trait Allocator {
+pub trait Allocator {
     /// A block, or `None` where memory ran out.
     fn allocate(&mut self, size: usize, stream: u32) -> Result<Option<*mut c_void>, Error>;
     fn free(&mut self, block: *mut c_void, stream: u32) -> Result<(), Error>;
@@ -48,9 +48,9 @@ trait Allocator {
 
 /// How one pass went.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Pass {
-    elapsed: Duration,
-    failures: u64,
+pub struct Pass {
+    pub elapsed: Duration,
+    pub failures: u64,
 }
 
 impl Pass {
@@ -61,7 +61,7 @@ impl Pass {
 }
 
 /// Replays the trace once; then, off the clock, frees what it leaves live.
-fn pass(
+pub fn pass(
     allocator: &mut impl Allocator,
     trace: &Trace,
     mut moved: impl FnMut(usize),
@@ -101,9 +101,9 @@ fn pass(
 }
 
 /// A memory manager with one stream for each stream of the trace.
-struct Managed<'a> {
-    manager: &'a MemoryManager,
-    streams: Vec<Stream>,
+pub struct Managed<'a> {
+    pub manager: &'a MemoryManager,
+    pub streams: Vec<Stream>,
 }
 
 impl Allocator for Managed<'_> {
@@ -136,9 +136,9 @@ fn is_out_of_memory(error: &Error) -> bool {
 }
 
 /// A trace and the name that its results go by.
-struct Named {
-    name: String,
-    trace: Trace,
+pub struct Named {
+    pub name: String,
+    pub trace: Trace,
 }
 
 /// The file's name without `.csv` and `.gz`.
@@ -163,7 +163,7 @@ fn names(paths: &[PathBuf]) -> Vec<String> {
     named.collect()
 }
 
-fn load(paths: &[PathBuf]) -> Result<Vec<Named>> {
+pub fn load(paths: &[PathBuf]) -> Result<Vec<Named>> {
     let read = |(path, name): (&PathBuf, String)| match Trace::open(path) {
         Ok(trace) => Ok(Named { name, trace }),
         Err(error) => Err(Failure::message(format!("{}: {error}", path.display()))),
@@ -171,7 +171,12 @@ fn load(paths: &[PathBuf]) -> Result<Vec<Named>> {
     paths.iter().zip(names(paths)).map(read).collect()
 }
 
-fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+/// What is said of a file for results that cannot be written. As for all that goes to standard output, a
+/// reader who has seen enough is no failure.
+pub fn cannot_write(path: &Path, error: io::Error) -> Failure {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return Failure::Output(error);
+    }
     Failure::message(format!("cannot write {}: {error}", path.display()))
 }
 
@@ -181,12 +186,12 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
         None => None,
         Some(path) => {
             let output = Output::prepare(path, &options.traces);
-            Some((path, output.map_err(|error| cannot_write(path, &error))?))
+            Some((path, output.map_err(|error| cannot_write(path, error))?))
         }
     };
     let traces = load(&options.traces)?;
     let peak = traces.iter().map(|t| t.trace.peak_live).max().unwrap_or(0);
-    if let Some(note) = machine.prepare(Some(peak))? {
+    if let Some(note) = machine.prepare(Some((peak, "the largest trace")))? {
         writeln!(out, "{note}")?;
     }
     device::select(options.device)?;
@@ -225,11 +230,9 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
     bar.finish_and_clear();
     write!(out, "\n{LEGEND}")?;
     if let Some((path, output)) = json {
-        output.write(&rows).map_err(|error| match error.kind() {
-            // As for all that goes to standard output, a reader who has seen enough is no failure.
-            io::ErrorKind::BrokenPipe => Failure::Output(error),
-            _ => cannot_write(path, &error),
-        })?;
+        output
+            .write(&rows)
+            .map_err(|error| cannot_write(path, error))?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: every check of the project, step by step, with times.
 
 use crate::{
-    asan, bindings, conformance, facts, headers, model,
+    asan, bindings, conformance, facts, headers, instructions, model,
     shell::{self, Result, cargo, root, run_quietly, say, shown},
     test, toolchain,
 };
@@ -36,7 +36,7 @@ struct Step {
     run: fn() -> Result,
 }
 
-const STEPS: [Step; 17] = [
+const STEPS: [Step; 18] = [
     Step {
         name: "links",
         about: "the links in the tree are links",
@@ -66,6 +66,11 @@ const STEPS: [Step; 17] = [
         name: "asan",
         about: "the simulator, AddressSanitizer",
         run: sanitize,
+    },
+    Step {
+        name: "instructions",
+        about: "an operation is within its budget",
+        run: count_instructions,
     },
     Step {
         name: "clippy-sim",
@@ -166,6 +171,9 @@ pub fn run(arguments: &Arguments) -> Result {
         total += *time;
         let verdict = match result {
             Ok(()) if step.name == "facts" && !facts::present() => "skipped",
+            Ok(()) if step.name == "instructions" && instructions::impossible().is_some() => {
+                "skipped"
+            }
             Ok(()) => "ok",
             Err(_) => "FAILED",
         };
@@ -247,6 +255,14 @@ fn sanitize() -> Result {
         return Ok(());
     }
     asan::run(&parse(&[])?)
+}
+
+fn count_instructions() -> Result {
+    if let Some(reason) = instructions::impossible() {
+        say(format!("SKIPPED instructions: {reason}"));
+        return Ok(());
+    }
+    instructions::run(&parse(&[])?)
 }
 
 fn check_bindings() -> Result {

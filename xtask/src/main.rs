@@ -12,6 +12,7 @@ mod discover;
 mod expected;
 mod facts;
 mod headers;
+mod instructions;
 #[allow(dead_code)]
 mod libclang;
 mod links;
@@ -46,6 +47,7 @@ enum Command {
     GpuBundle(bundle::Arguments),
     Facts(facts::Arguments),
     Conformance(conformance::Arguments),
+    Instructions(instructions::Arguments),
     Ci(ci::Arguments),
 }
 
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Command::GpuBundle(arguments) => bundle::run(&arguments),
         Command::Facts(arguments) => facts::run(&arguments),
         Command::Conformance(arguments) => conformance::run(&arguments),
+        Command::Instructions(arguments) => instructions::run(&arguments),
         Command::Ci(arguments) => ci::run(&arguments),
     };
     match result {

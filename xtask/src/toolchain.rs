@@ -11,11 +11,12 @@ use std::{
     process::Command,
 };
 
-/// Fetch what is missing: CUDA headers and runtime libraries, libclang
+/// Fetch what is missing: CUDA headers and runtime libraries, libclang, valgrind
 ///
 /// Puts the CUDA runtime of 13.0 and of 12.9 (headers and libraries only, as Python packages carry them) into
 /// target/toolchain. libclang, which bindgen needs, is taken from the system; where it is missing it is installed by apt-get
-/// when that can be done, else put into target/toolchain too. Does nothing when everything is there.
+/// when that can be done, else put into target/toolchain too. valgrind, with which instructions are counted, is installed in
+/// the same way, and left out where that cannot be done. Does nothing when everything is there.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Only this part
@@ -34,6 +35,8 @@ enum Part {
     Cuda,
     /// libclang
     Libclang,
+    /// valgrind
+    Valgrind,
 }
 
 /// A version of CUDA that the project is built against, and the Python packages that carry it.
@@ -85,6 +88,17 @@ pub fn run(arguments: &Arguments) -> Result {
     }
     if wanted(Part::Libclang) {
         done += usize::from(fetch_libclang(arguments.no_root)?);
+    }
+    if wanted(Part::Valgrind) {
+        match install_valgrind(arguments.no_root) {
+            Ok(installed) => done += usize::from(installed),
+            Err(error) if arguments.only.is_some() => return Err(error),
+            // One check alone needs it.
+            Err(error) => {
+                done += 1;
+                say(format!("setup: without valgrind: {error}"));
+            }
+        }
     }
     if done == 0 {
         say("setup: everything needed is there");
@@ -157,9 +171,7 @@ fn fetch_libclang(no_root: bool) -> Result<bool> {
     if find_libclang().is_ok() {
         return Ok(false);
     }
-    let no_root =
-        no_root || env::var_os("MEMMGR_SETUP_NO_ROOT").is_some_and(|v| !v.is_empty() && v != "0");
-    if !no_root && is_root() && has("apt-get") {
+    if may_install(no_root) {
         say("setup: installing libclang by apt-get");
         match apt_install("libclang-dev").and_then(|()| find_libclang()) {
             Ok(library) => {
@@ -177,6 +189,35 @@ fn fetch_libclang(no_root: bool) -> Result<bool> {
     let library = find_libclang()?;
     say(format!("setup: libclang is {}", shown(&library)));
     Ok(true)
+}
+
+/// Sees to it that there is a valgrind, or says what to install.
+pub fn ensure_valgrind() -> Result {
+    install_valgrind(false).map(|_| ())
+}
+
+/// As [`ensure_valgrind`]; false if there was one.
+fn install_valgrind(no_root: bool) -> Result<bool> {
+    const REMEDY: &str = "valgrind was not found, with which instructions are counted\n\
+        Debian, Ubuntu: apt-get install valgrind; Fedora: dnf install valgrind";
+    if has("valgrind") {
+        return Ok(false);
+    }
+    if !may_install(no_root) {
+        return Err(REMEDY.to_string());
+    }
+    say("setup: installing valgrind by apt-get");
+    apt_install("valgrind").map_err(|error| format!("{error}\n{REMEDY}"))?;
+    if !has("valgrind") {
+        return Err(REMEDY.to_string());
+    }
+    Ok(true)
+}
+
+/// Whether something may be installed on the system: by root, where there is apt-get, unless the user objects.
+fn may_install(no_root: bool) -> bool {
+    let objects = env::var_os("MEMMGR_SETUP_NO_ROOT").is_some_and(|v| !v.is_empty() && v != "0");
+    !no_root && !objects && is_root() && has("apt-get")
 }
 
 /// The libclang that the build script would find: for builds outside the tree, which do not see target/toolchain.
