@@ -5,7 +5,7 @@
 //! segment, which is what keeps segments apart. What a live block carries and what a free span needs for its
 //! index lie in the same bytes: a block is one or the other.
 
-use super::owners::OwnerSlot;
+use super::OwnerId;
 
 /// The number of a block record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -47,7 +47,7 @@ pub(super) const NOWHERE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     /// Whose it is.
-    pub owner: OwnerSlot,
+    pub owner: OwnerId,
     /// The place in its owner's list.
     pub place: u32,
     /// The place in the list of seams of its class; [`NOWHERE`] without a seam.
@@ -58,12 +58,16 @@ pub(super) struct Span {
     pub right: Slot,
     /// The span above it.
     pub parent: Slot,
+    /// Whether it is in these lists and in the tree; only the recent span is not.
+    pub filed: bool,
+    /// Whether the span before it has a seam with it.
+    pub behind_free: bool,
 }
 
 impl Span {
     /// A span of an owner, in no list and no tree.
     #[inline]
-    pub fn of(owner: OwnerSlot) -> Self {
+    pub fn of(owner: OwnerId) -> Self {
         Self {
             owner,
             place: NOWHERE,
@@ -71,6 +75,8 @@ impl Span {
             left: Slot::NONE,
             right: Slot::NONE,
             parent: Slot::NONE,
+            filed: false,
+            behind_free: false,
         }
     }
 }
@@ -119,7 +125,7 @@ impl<T> Block<T> {
 
     /// The owner, if the block is free.
     #[inline]
-    pub fn owner(&self) -> Option<OwnerSlot> {
+    pub fn owner(&self) -> Option<OwnerId> {
         match &self.body {
             Body::Free(span) => Some(span.owner),
             Body::Live(_) | Body::Vacant => None,
@@ -152,7 +158,7 @@ impl<T: Default> Blocks<T> {
             vacant: Slot::NONE,
             vacant_count: 0,
             stray: Block::NOTHING,
-            stray_span: Span::of(OwnerSlot::IDLE),
+            stray_span: Span::of(OwnerId::IDLE),
         }
     }
 
@@ -229,7 +235,7 @@ impl<T: Default> Blocks<T> {
 
     /// The owner of a block, if there is a block and it is free.
     #[inline]
-    pub fn owner(&self, slot: Slot) -> Option<OwnerSlot> {
+    pub fn owner(&self, slot: Slot) -> Option<OwnerId> {
         if slot.is_none() {
             return None;
         }
@@ -258,7 +264,7 @@ impl<T: Default> Blocks<T> {
             }) => span,
             _ => {
                 debug_assert!(false, "the block is not free");
-                self.stray_span = Span::of(OwnerSlot::IDLE);
+                self.stray_span = Span::of(OwnerId::IDLE);
                 &mut self.stray_span
             }
         }

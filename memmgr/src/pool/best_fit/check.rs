@@ -2,7 +2,6 @@
 
 use super::blocks::{Body, NOWHERE, Slot};
 use super::index::Entry;
-use super::owners::{ClassSlot, OwnerSlot};
 use super::space::{Segment, Space};
 use super::{ClassId, GRANULE, OwnerId};
 
@@ -115,17 +114,25 @@ impl<T: Default> Space<T> {
                     );
                     let counts = walk
                         .owned
-                        .get_mut(owner.place())
+                        .get_mut(owner.0 as usize)
                         .ok_or("a span has an unknown owner")?;
                     *counts = (counts.0 + 1, counts.1.saturating_add(block.len));
                     walk.free_bytes = walk.free_bytes.saturating_add(block.len);
                 }
             }
             if owner.is_some() {
-                let seam = self.blocks.owner(block.next).is_some();
+                let is_filed =
+                    |slot| self.blocks.owner(slot).is_some() && self.blocks.span(slot).filed;
+                let seam = is_filed(slot) && is_filed(block.next);
+                let span = self.blocks.span(slot);
                 ensure!(
-                    (self.blocks.span(slot).seam != NOWHERE) == seam,
-                    "the span at {addr:#x} is wrong about its seam"
+                    span.filed == (slot != self.recent),
+                    "the span at {addr:#x} is wrong about being filed"
+                );
+                ensure!(
+                    (span.seam != NOWHERE) == seam
+                        && span.behind_free == (is_filed(slot) && is_filed(block.prev)),
+                    "the span at {addr:#x} is wrong about its seams"
                 );
                 walk.seams += usize::from(seam);
             }
@@ -149,22 +156,22 @@ impl<T: Default> Space<T> {
     }
 
     fn check_owners(&self, walk: &Walk) -> Result<(), String> {
-        for ((slot, owner), counts) in self.owners.owners().zip(&walk.owned) {
-            let id = owner.id;
-            ensure!(
-                self.owners.find(id) == Some(slot),
-                "owner {id:?} is not found by its id"
-            );
+        let recent = self.blocks.owner(self.recent);
+        for ((id, owner), counts) in self.owners.owners().zip(&walk.owned) {
             ensure!(
                 (owner.spans, owner.bytes) == *counts,
                 "owner {id:?} has {counts:?} spans and bytes, its record says {owner:?}"
             );
-            let idle = slot == OwnerSlot::IDLE;
+            let idle = id == OwnerId::IDLE;
             ensure!(
-                idle == (id == OwnerId::IDLE) && idle == (owner.class == ClassSlot::IDLE),
+                owner.spans == 0 || idle == (owner.class == ClassId::IDLE),
                 "owner {id:?} is half idle"
             );
-            let listed = if idle { 0 } else { owner.spans };
+            let listed = if idle {
+                0
+            } else {
+                owner.spans.saturating_sub(usize::from(recent == Some(id)))
+            };
             ensure!(
                 owner.list.len() == listed,
                 "the list of owner {id:?} has {} spans instead of {listed}",
@@ -172,7 +179,7 @@ impl<T: Default> Space<T> {
             );
             for (place, span) in owner.list.iter().enumerate() {
                 ensure!(
-                    self.blocks.owner(*span) == Some(slot)
+                    self.blocks.owner(*span) == Some(id)
                         && self.blocks.span(*span).place as usize == place,
                     "a block in the list of owner {id:?} is not its span"
                 );
@@ -183,22 +190,11 @@ impl<T: Default> Space<T> {
 
     fn check_classes(&self, walk: &Walk) -> Result<(), String> {
         let mut seams = 0;
-        for (slot, class) in self.owners.classes() {
-            let id = class.id;
-            ensure!(
-                self.owners.find_class(id) == Some(slot),
-                "class {id:?} is not found by its id"
-            );
-            ensure!(
-                (slot == ClassSlot::IDLE) == (id == ClassId::IDLE),
-                "class {id:?} is half idle"
-            );
-            let of_class = || {
-                self.owners
-                    .owners()
-                    .filter(|(_, owner)| owner.class == slot)
-            };
+        let recent = (self.blocks.owner(self.recent)).map(|owner| self.owners.class_of(owner));
+        for (id, class) in self.owners.classes() {
+            let of_class = || self.owners.owners().filter(|(_, owner)| owner.class == id);
             let spans: usize = of_class().map(|(_, owner)| owner.spans).sum();
+            let spans = spans.saturating_sub(usize::from(recent == Some(id)));
             ensure!(
                 class.index.count() == spans,
                 "class {id:?} has {} spans in the index instead of {spans}",
@@ -217,7 +213,7 @@ impl<T: Default> Space<T> {
                         && self
                             .blocks
                             .owner(entry.slot)
-                            .is_some_and(|owner| self.owners.class_of(owner) == slot),
+                            .is_some_and(|owner| self.owners.class_of(owner) == id),
                     "the index of class {id:?} has {entry:x?}, which is no span of it"
                 );
                 last = Some(entry);
@@ -236,7 +232,7 @@ impl<T: Default> Space<T> {
                 ensure!(
                     self.blocks
                         .owner(*span)
-                        .is_some_and(|owner| self.owners.class_of(owner) == slot)
+                        .is_some_and(|owner| self.owners.class_of(owner) == id)
                         && self.blocks.span(*span).seam as usize == place,
                     "a block is listed with the seams of class {id:?} by mistake"
                 );

@@ -270,31 +270,18 @@ impl Index {
         }
     }
 
-    /// Notes that a span which is there has other bounds now, and perhaps another record.
+    /// The lowest span of exactly `len` bytes.
     #[inline]
-    pub fn change<T: Default>(
-        &mut self,
-        nodes: &mut Nodes,
-        blocks: &mut Blocks<T>,
-        old: Entry,
-        new: Entry,
-    ) {
-        if old.len / GRANULE >= EXACT
-            && new.len / GRANULE >= EXACT
-            && let Ok(place) = self.long.binary_search(&old)
-        {
-            let before = place.checked_sub(1).and_then(|place| self.long.get(place));
-            let behind = self.long.get(place.saturating_add(1));
-            if before.is_none_or(|before| *before < new)
-                && behind.is_none_or(|behind| new < *behind)
-                && let Some(kept) = self.long.get_mut(place)
-            {
-                *kept = new;
-                return;
-            }
+    pub fn exact<T: Default>(&self, nodes: &Nodes, blocks: &Blocks<T>, len: usize) -> Option<Slot> {
+        let granules = len / GRANULE;
+        if granules >= EXACT {
+            let first = self.first_from(nodes, blocks, granules)?;
+            return (first.len == len).then_some(first.slot);
         }
-        self.remove(nodes, blocks, old);
-        self.insert(nodes, blocks, new);
+        let path = Path::to(granules);
+        let middle = nodes.child(self.top, path.top)?;
+        let bottom = nodes.child(middle, path.middle)?;
+        nodes.child(bottom, path.bottom).map(Slot::from_number)
     }
 
     /// The smallest span of at least `len` bytes.

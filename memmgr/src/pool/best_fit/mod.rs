@@ -88,7 +88,7 @@ fn is_alignment(align: usize) -> bool {
 }
 
 /// Who must have finished before others may use a free span. The numbers are the order layer's, which
-/// recycles them: a small record is kept for each number that was ever used.
+/// recycles them: a small record is kept for each number up to the largest that was ever used.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct OwnerId(pub u32);
 
@@ -358,6 +358,12 @@ pub enum OwnerError {
     /// Only the idle owner has the idle class.
     #[error("an owner is idle in its id and in its class, or in neither")]
     Idle,
+    /// The table of owners or of classes would be too long.
+    #[error("ids of owners and classes are at most {most}")]
+    Large {
+        /// The largest id.
+        most: u32,
+    },
     /// The spans of this owner have another class.
     #[error("the spans of this owner have class {}", .known.0)]
     Class {

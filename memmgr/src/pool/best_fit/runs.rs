@@ -6,9 +6,9 @@
 
 use std::collections::VecDeque;
 
-use super::align_up;
 use super::blocks::{Blocks, Slot};
-use super::owners::{ClassRecord, OwnerSlot, Owners};
+use super::owners::{ClassRecord, Owners};
+use super::{OwnerId, align_up};
 
 /// What a search wants.
 #[derive(Clone, Copy)]
@@ -60,7 +60,7 @@ struct Span {
     slot: Slot,
     addr: usize,
     end: usize,
-    owner: OwnerSlot,
+    owner: OwnerId,
     rank: u32,
 }
 
@@ -72,7 +72,7 @@ pub(super) fn best_run<'a, T: Default>(
     owners: &Owners,
     classes: impl Iterator<Item = &'a ClassRecord>,
     request: Request,
-    usable: impl Fn(OwnerSlot) -> Option<u32>,
+    usable: impl Fn(OwnerId) -> Option<u32>,
     count_owners: bool,
 ) -> Option<Found> {
     let rank_of = |slot: Slot| blocks.owner(slot).and_then(&usable);
@@ -140,7 +140,7 @@ impl Window {
         self.owners = 0;
         self.peaks.clear();
         for span in run {
-            if let Some(count) = self.counts.get_mut(span.owner.place()) {
+            if let Some(count) = self.counts.get_mut(span.owner.0 as usize) {
                 *count = 0;
             }
         }
@@ -201,8 +201,8 @@ impl Window {
             self.peaks.pop_back();
         }
         self.peaks.push_back(place);
-        if span.owner != OwnerSlot::IDLE
-            && let Some(count) = self.counts.get_mut(span.owner.place())
+        if span.owner != OwnerId::IDLE
+            && let Some(count) = self.counts.get_mut(span.owner.0 as usize)
         {
             *count += 1;
             if *count == 1 {
@@ -215,8 +215,8 @@ impl Window {
         if self.peaks.front() == Some(&place) {
             self.peaks.pop_front();
         }
-        if span.owner != OwnerSlot::IDLE
-            && let Some(count) = self.counts.get_mut(span.owner.place())
+        if span.owner != OwnerId::IDLE
+            && let Some(count) = self.counts.get_mut(span.owner.0 as usize)
         {
             *count = count.saturating_sub(1);
             if *count == 0 {

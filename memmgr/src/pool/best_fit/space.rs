@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::blocks::{Blocks, Body, Slot};
 use super::index::{Entry, Nodes};
 use super::live::Table;
-use super::owners::{ClassRecord, OwnerSlot, Owners};
+use super::owners::Owners;
 use super::pages::Starts;
 use super::runs::{Found, Request, best_run};
 use super::{
@@ -34,6 +34,8 @@ pub struct Space<T> {
     pub(super) starts: Starts,
     /// The segments by their base.
     pub(super) segments: BTreeMap<usize, Segment>,
+    /// The span that is in no list and no index yet (see `steps`).
+    pub(super) recent: Slot,
     /// How many spans have a seam.
     pub(super) seams: usize,
     pub(super) reserved: usize,
@@ -58,6 +60,7 @@ impl<T: Default> Space<T> {
             live: Table::default(),
             starts: Starts::default(),
             segments: BTreeMap::new(),
+            recent: Slot::NONE,
             seams: 0,
             reserved: 0,
             in_use: 0,
@@ -99,7 +102,7 @@ impl<T: Default> Space<T> {
         self.starts.add_segment(base, len);
         self.starts.add(&self.blocks, first, base);
         self.reserved = reserved;
-        self.attach(first, OwnerSlot::IDLE);
+        self.attach(first, OwnerId::IDLE);
         Ok(())
     }
 
@@ -140,7 +143,9 @@ impl<T: Default> Space<T> {
         self.blocks.following(first).map(|slot| {
             let block = self.blocks.at(slot);
             let state = match self.blocks.owner(slot) {
-                Some(owner) => super::BlockState::Free(self.owners.identity(owner)),
+                Some(owner) => {
+                    super::BlockState::Free(Owner::new(owner, self.owners.class_of(owner)))
+                }
                 None => super::BlockState::Live,
             };
             super::BlockInfo {
@@ -162,41 +167,74 @@ impl<T: Default> Space<T> {
     /// not a power of two or is below the granule.
     pub fn allocate(&mut self, size: usize, align: usize, classes: &[ClassId]) -> Option<Taken> {
         let request = self.request(size, align)?;
-        let mut best: Option<(Entry, usize)> = None;
-        for id in classes {
-            let Some(class) = self.class(*id) else {
-                continue;
-            };
-            let Some(first) = class
-                .index
-                .smallest(&self.nodes, &self.blocks, request.size)
-            else {
-                continue;
-            };
-            // At the alignment of all blocks, the smallest fits at its start.
-            let found = if align == GRANULE {
-                Some((first, first.addr))
-            } else {
-                class
-                    .index
-                    .at_least(&self.nodes, &self.blocks, request.size)
-                    .take_while(|entry| best.is_none_or(|(other, _)| *entry < other))
-                    .find_map(|entry| Some((entry, request.place(entry.addr, entry.len)?)))
-            };
-            if let Some(found) = found
-                && best.is_none_or(|(other, _)| found.0 < other)
-            {
-                best = Some(found);
-            }
-        }
+        let best = if align == GRANULE {
+            self.best_at_once(request.size, classes)
+        } else {
+            self.best_aligned(request, classes)
+        };
         let found = match best {
-            Some((entry, start)) => Found {
-                first: entry.slot,
-                start,
-            },
+            Some(found) => found,
             None => self.run_of_classes(request, classes)?,
         };
         Some(self.take(found, request.size))
+    }
+
+    /// The best span of these classes at the alignment that every block has: the smallest fits at its start.
+    #[inline]
+    fn best_at_once(&self, size: usize, classes: &[ClassId]) -> Option<Found> {
+        let mut best = self.recent_of(classes).filter(|entry| entry.len >= size);
+        let exact = best.is_some_and(|entry| entry.len == size);
+        for class in classes.iter().filter_map(|id| self.owners.class(*id)) {
+            let index = &class.index;
+            if index.count() == 0 {
+                continue;
+            }
+            // Against a span that fits exactly, only another such at a lower address wins.
+            let found = if exact {
+                index
+                    .exact(&self.nodes, &self.blocks, size)
+                    .map(|slot| Entry::of(&self.blocks, slot))
+            } else {
+                index.smallest(&self.nodes, &self.blocks, size)
+            };
+            if let Some(entry) = found
+                && best.is_none_or(|other| entry < other)
+            {
+                best = Some(entry);
+            }
+        }
+        best.map(|entry| Found {
+            first: entry.slot,
+            start: entry.addr,
+        })
+    }
+
+    /// The recent span, if it is of one of these classes.
+    #[inline]
+    fn recent_of(&self, classes: &[ClassId]) -> Option<Entry> {
+        let class = self.owners.class_of(self.blocks.owner(self.recent)?);
+        classes
+            .contains(&class)
+            .then(|| Entry::of(&self.blocks, self.recent))
+    }
+
+    /// The best span of these classes in which the request fits at its alignment.
+    #[cold]
+    fn best_aligned(&mut self, request: Request, classes: &[ClassId]) -> Option<Found> {
+        self.file_recent();
+        let mut best: Option<(Entry, usize)> = None;
+        for class in classes.iter().filter_map(|id| self.owners.class(*id)) {
+            let found = class
+                .index
+                .at_least(&self.nodes, &self.blocks, request.size)
+                .take_while(|entry| best.is_none_or(|(other, _)| *entry < other))
+                .find_map(|entry| Some((entry, request.place(entry.addr, entry.len)?)));
+            best = found.or(best);
+        }
+        best.map(|(entry, start)| Found {
+            first: entry.slot,
+            start,
+        })
     }
 
     /// Takes a block as [`Space::allocate`] does, but from all free spans for whose owner `rank` gives a number;
@@ -215,19 +253,20 @@ impl<T: Default> Space<T> {
         rank: &mut dyn FnMut(OwnerId) -> Option<u32>,
     ) -> Option<Taken> {
         let request = self.request(size, align)?;
+        self.file_recent();
         let ranks: Vec<Option<u32>> = self
             .owners
             .owners()
             .map(|(slot, owner)| {
-                if slot == OwnerSlot::IDLE {
+                if slot == OwnerId::IDLE {
                     Some(0)
                 } else {
-                    (owner.spans > 0).then(|| rank(owner.id)).flatten()
+                    (owner.spans > 0).then(|| rank(slot)).flatten()
                 }
             })
             .collect();
-        let usable = |owner: OwnerSlot| ranks.get(owner.place()).copied().flatten();
-        let mut order: Vec<(u32, OwnerSlot)> = self
+        let usable = |owner: OwnerId| ranks.get(owner.0 as usize).copied().flatten();
+        let mut order: Vec<(u32, OwnerId)> = self
             .owners
             .owners()
             .filter_map(|(slot, _)| Some((usable(slot)?, slot)))
@@ -275,7 +314,7 @@ impl<T: Default> Space<T> {
         if !block.is_live() {
             return Err(FreeError::AlreadyFree);
         }
-        let owner = self.owners.admit(owner)?;
+        self.owners.admit(owner)?;
         self.live.remove(&self.blocks, addr);
         let data = self
             .blocks
@@ -283,7 +322,7 @@ impl<T: Default> Space<T> {
             .map(std::mem::take)
             .unwrap_or_default();
         self.in_use = self.in_use.saturating_sub(len);
-        self.coalesce(slot, owner);
+        self.coalesce(slot, owner.id);
         Ok(Freed { len, data })
     }
 
@@ -316,54 +355,44 @@ impl<T: Default> Space<T> {
         if from == OwnerId::IDLE || !to.is_sound() {
             return Err(OwnerError::Idle);
         }
-        let Some(source) = self
-            .owners
-            .find(from)
-            .filter(|source| self.spans_of_slot(*source) > 0)
-        else {
-            return Ok(true);
-        };
-        // A rename to itself must name the class that the spans have, and changes nothing.
-        let target = self.owners.admit(to)?;
-        if target == source {
+        if self.spans_of(from) == 0 {
             return Ok(true);
         }
-        for _ in 0..budget.min(self.spans_of_slot(source)) {
+        // A rename to itself must name the class that the spans have, and changes nothing.
+        self.owners.admit(to)?;
+        if to.id == from {
+            return Ok(true);
+        }
+        for _ in 0..budget.min(self.spans_of(from)) {
+            self.file_recent();
             let Some(first) = self
                 .owners
-                .owner(source)
+                .owner(from)
                 .and_then(|owner| owner.list.last().copied())
             else {
                 break;
             };
             self.detach(first);
-            self.coalesce(first, target);
+            self.coalesce(first, to.id);
         }
-        Ok(self.spans_of_slot(source) == 0)
+        Ok(self.spans_of(from) == 0)
     }
 
     /// The number of spans that an owner has.
+    #[inline]
     pub fn spans_of(&self, owner: OwnerId) -> usize {
-        self.owners
-            .find(owner)
-            .map_or(0, |slot| self.spans_of_slot(slot))
+        self.owners.spans_of(owner)
     }
 
     /// The bytes of the spans that an owner has.
     pub fn bytes_of(&self, owner: OwnerId) -> usize {
-        self.owners
-            .find(owner)
-            .and_then(|slot| self.owners.owner(slot))
-            .map_or(0, |owner| owner.bytes)
+        self.owners.owner(owner).map_or(0, |owner| owner.bytes)
     }
 
     /// The class of the spans that an owner has; none if it has no spans.
     pub fn class_of(&self, owner: OwnerId) -> Option<ClassId> {
-        let slot = self
-            .owners
-            .find(owner)
-            .filter(|slot| self.spans_of_slot(*slot) > 0)?;
-        Some(self.owners.identity(slot).class)
+        let owner = self.owners.owner(owner)?;
+        (owner.spans > 0).then_some(owner.class)
     }
 
     /// The bytes of all live blocks.
@@ -453,9 +482,7 @@ impl<T: Default> Space<T> {
             in_use: self.in_use,
             idle: self.bytes_of(OwnerId::IDLE),
             pending: self.pending_bytes(),
-            largest_idle: self
-                .class(ClassId::IDLE)
-                .map_or(0, |class| class.index.longest(&self.nodes, &self.blocks)),
+            largest_idle: self.largest_idle(),
             segments: self.segments.len(),
             live_blocks: self.live.len(),
             free_spans: self.blocks.count().saturating_sub(self.live.len()),
@@ -473,14 +500,13 @@ impl<T: Default> Space<T> {
         })
     }
 
-    fn class(&self, id: ClassId) -> Option<&ClassRecord> {
-        self.owners
-            .find_class(id)
-            .and_then(|slot| self.owners.class(slot))
-    }
-
-    fn spans_of_slot(&self, owner: OwnerSlot) -> usize {
-        self.owners.owner(owner).map_or(0, |owner| owner.spans)
+    fn largest_idle(&self) -> usize {
+        let filed = self
+            .owners
+            .class(ClassId::IDLE)
+            .map_or(0, |class| class.index.longest(&self.nodes, &self.blocks));
+        let recent = self.recent_of(&[ClassId::IDLE]);
+        recent.map_or(filed, |recent| recent.len.max(filed))
     }
 
     fn segment_info(&self, base: usize, segment: Segment) -> SegmentInfo {
@@ -492,7 +518,7 @@ impl<T: Default> Space<T> {
     }
 
     fn is_wholly_idle(&self, segment: Segment) -> bool {
-        self.blocks.owner(segment.first) == Some(OwnerSlot::IDLE)
+        self.blocks.owner(segment.first) == Some(OwnerId::IDLE)
             && self.blocks.at(segment.first).len == segment.len
     }
 
@@ -522,25 +548,22 @@ impl<T: Default> Space<T> {
 
     /// The best run of spans of these classes.
     #[cold]
-    fn run_of_classes(&self, request: Request, classes: &[ClassId]) -> Option<Found> {
+    fn run_of_classes(&mut self, request: Request, classes: &[ClassId]) -> Option<Found> {
+        self.file_recent();
         if self.seams == 0 {
             return None;
         }
-        let slots: Vec<_> = classes
-            .iter()
-            .filter_map(|class| self.owners.find_class(*class))
-            .collect();
-        let records = || slots.iter().filter_map(|slot| self.owners.class(*slot));
+        let records = || classes.iter().filter_map(|id| self.owners.class(*id));
         if records().all(|class| class.seams.is_empty()) {
             return None;
         }
-        let bytes = slots.iter().fold(0usize, |sum, slot| {
-            sum.saturating_add(self.owners.bytes_of_class(*slot))
+        let bytes = classes.iter().fold(0usize, |sum, id| {
+            sum.saturating_add(self.owners.bytes_of_class(*id))
         });
         if bytes < request.size {
             return None;
         }
-        let usable = |owner| slots.contains(&self.owners.class_of(owner)).then_some(0);
+        let usable = |owner| classes.contains(&self.owners.class_of(owner)).then_some(0);
         best_run(
             &self.blocks,
             &self.owners,
@@ -552,7 +575,7 @@ impl<T: Default> Space<T> {
     }
 
     /// The smallest span of an owner in which the request fits, and where.
-    fn best_of_owner(&self, owner: OwnerSlot, request: Request) -> Option<(Entry, usize)> {
+    fn best_of_owner(&self, owner: OwnerId, request: Request) -> Option<(Entry, usize)> {
         let owner = self.owners.owner(owner)?;
         let class = self.owners.class(owner.class)?;
         let fit = |entry: Entry| Some((entry, request.place(entry.addr, entry.len)?));

@@ -1,15 +1,16 @@
 //! The steps that all operations are made of: spans into and out of the index, blocks cut and joined.
 //!
-//! Every change of a free span keeps the lists of owners, the figures and the seams right, so that no operation has to
-//! think of them. The general steps are a detach, a change of the block alone, and an attach; what happens all the time, a
-//! block taken from the front of one span and a free beside at most two spans, changes the span where it lies.
+//! Every change of a free span is a detach, a change of the block alone, and an attach; both ends keep the lists of owners,
+//! the figures and the seams right, so that no operation has to think of them. One span, the *recent* one, is free but in no
+//! list and no index yet: what the last operation left over or gave back. The next operation often takes just that, or
+//! lengthens it, and then nothing has to be entered or looked up. Whoever needs the lists files it first
+//! ([`Space::file_recent`]).
 
 use super::blocks::{Block, Body, NOWHERE, Slot, Span};
 use super::index::Entry;
-use super::owners::OwnerSlot;
 use super::runs::Found;
 use super::space::Space;
-use super::{OwnerList, Taken};
+use super::{OwnerId, OwnerList, Taken};
 
 impl<T: Default> Space<T> {
     /// Makes the found place a live block. The spans under it leave the index; what is left of the first and of
@@ -20,7 +21,8 @@ impl<T: Default> Space<T> {
         let head = self.blocks.at(first);
         let (slot, owners) = match head.owner() {
             Some(owner) if start == head.addr && size <= head.len => {
-                self.take_front(first, owner, size)
+                self.take_front(first, owner, size);
+                (first, OwnerList::of(owner))
             }
             _ => self.take_anywhere(found, size),
         };
@@ -34,66 +36,44 @@ impl<T: Default> Space<T> {
         }
     }
 
-    /// Takes the first `size` bytes of a span.
+    /// Takes the first `size` bytes of a span; the rest becomes the recent span.
     #[inline]
-    fn take_front(&mut self, first: Slot, owner: OwnerSlot, size: usize) -> (Slot, OwnerList) {
-        let id = self.owners.id(owner);
-        let old = Entry::of(&self.blocks, first);
-        let left = old.len.saturating_sub(size);
-        if left == 0 {
-            self.detach(first);
-            return (first, OwnerList::of(id));
-        }
-        let seams = self.seams > 0;
-        let mut span = *self.blocks.span(first);
-        let (place, seam) = (span.place, span.seam);
-        (span.left, span.right, span.parent) = (Slot::NONE, Slot::NONE, Slot::NONE);
-        let behind = old.addr.saturating_add(size);
-        let rest = self
-            .blocks
-            .insert_after(first, behind, left, Body::Free(span));
-        if rest.is_none() {
-            debug_assert!(false, "no room for a block");
-            self.detach(first);
-            return (first, OwnerList::of(id));
-        }
-        let new = Entry {
-            len: left,
-            addr: behind,
-            slot: rest,
-        };
-        if let Some(record) = self.owners.owner_mut(owner) {
-            record.bytes = record.bytes.saturating_sub(size);
-            if let Some(known) = record.list.get_mut(place as usize) {
-                *known = rest;
-            }
-            let class = record.class;
-            if let Some(class) = self.owners.class_mut(class) {
-                if let Some(known) = class.seams.get_mut(seam as usize) {
-                    *known = rest;
-                }
-                class
-                    .index
-                    .change(&mut self.nodes, &mut self.blocks, old, new);
-            }
+    fn take_front(&mut self, first: Slot, owner: OwnerId, size: usize) {
+        if self.recent == first {
+            self.recent = Slot::NONE;
+        } else {
+            self.file_recent();
+            self.unfile(first, owner);
         }
         let block = self.blocks.at_mut(first);
-        block.len = size;
+        let left = block.len.saturating_sub(size);
         block.body = Body::Live(T::default());
-        let prev = block.prev;
+        if left == 0 {
+            if let Some(record) = self.owners.owner_mut(owner) {
+                record.spans = record.spans.saturating_sub(1);
+                record.bytes = record.bytes.saturating_sub(size);
+            }
+            return;
+        }
+        block.len = size;
+        let behind = block.end();
+        let body = Body::Free(Span::of(owner));
+        let rest = self.blocks.insert_after(first, behind, left, body);
+        debug_assert!(!rest.is_none(), "no room for a block");
+        if let Some(record) = self.owners.owner_mut(owner) {
+            record.bytes = record.bytes.saturating_sub(size);
+        }
+        self.recent = rest;
         self.splits = self.splits.saturating_add(1);
         if self.starts.are_kept() {
             self.starts.add(&self.blocks, rest, behind);
         }
-        if seams {
-            self.update_seam(prev);
-        }
-        (first, OwnerList::of(id))
     }
 
     /// Takes `size` bytes that may begin inside a span, and run over several.
     #[cold]
     fn take_anywhere(&mut self, found: Found, size: usize) -> (Slot, OwnerList) {
+        self.file_recent();
         let Found { first, start } = found;
         let end = start.saturating_add(size);
         let head = self.blocks.at(first);
@@ -101,9 +81,9 @@ impl<T: Default> Space<T> {
         let head_end = behind;
         let mut owners = OwnerList::default();
         // What is left keeps these owners; the first is idle only if the contradiction below occurs.
-        let head_owner = self.blocks.owner(first).unwrap_or(OwnerSlot::IDLE);
+        let head_owner = self.blocks.owner(first).unwrap_or(OwnerId::IDLE);
         let mut tail_owner = head_owner;
-        owners.add(self.owners.id(head_owner));
+        owners.add(head_owner);
         self.detach(first);
         while behind < end {
             let last = self.blocks.at(first).next;
@@ -112,7 +92,7 @@ impl<T: Default> Space<T> {
                 break;
             };
             tail_owner = owner;
-            owners.add(self.owners.id(owner));
+            owners.add(owner);
             behind = self.blocks.at(last).end();
             self.detach(last);
             self.join(first, last);
@@ -132,90 +112,123 @@ impl<T: Default> Space<T> {
 
     /// Makes a block that is in no index a free span, merged with those neighbours that have the same owner.
     #[inline]
-    pub(super) fn coalesce(&mut self, slot: Slot, owner: OwnerSlot) {
+    pub(super) fn coalesce(&mut self, slot: Slot, owner: OwnerId) {
         let Block {
-            prev,
-            next,
-            addr,
-            len,
-            ..
+            prev, next, len, ..
         } = *self.blocks.at(slot);
-        let before = self.blocks.owner(prev);
-        let behind = self.blocks.owner(next);
-        match (before == Some(owner), behind == Some(owner)) {
-            (false, false) => {
-                self.insert_span(slot, owner);
-                if behind.is_some() {
-                    self.update_seam(slot);
-                }
-                if before.is_some() {
-                    self.update_seam(prev);
-                }
-            }
-            (true, joins_next) => {
-                if joins_next {
-                    self.detach(next);
-                    self.join(slot, next);
-                }
-                let added = self.blocks.at(slot).len;
-                let old = Entry::of(&self.blocks, prev);
-                let new = Entry {
-                    len: old.len.saturating_add(added),
-                    ..old
-                };
-                self.change(owner, old, new, added);
-                self.join(prev, slot);
-                self.update_seam(prev);
-            }
-            (false, true) => {
-                // The span behind becomes this block's, with its places in all lists.
-                let old = Entry::of(&self.blocks, next);
-                let new = Entry {
-                    addr,
-                    len: len.saturating_add(old.len),
-                    slot,
-                };
-                let mut span = *self.blocks.span(next);
-                let (place, seam) = (span.place, span.seam);
-                (span.left, span.right, span.parent) = (Slot::NONE, Slot::NONE, Slot::NONE);
-                self.blocks.at_mut(slot).body = Body::Free(span);
-                if let Some(record) = self.owners.owner_mut(owner) {
-                    if let Some(known) = record.list.get_mut(place as usize) {
-                        *known = slot;
-                    }
-                    let class = record.class;
-                    if let Some(known) = self
-                        .owners
-                        .class_mut(class)
-                        .and_then(|class| class.seams.get_mut(seam as usize))
-                    {
-                        *known = slot;
-                    }
-                }
-                self.change(owner, old, new, len);
-                self.join(slot, next);
-                if before.is_some() {
-                    self.update_seam(prev);
-                }
-            }
+        let joins_next = self.blocks.owner(next) == Some(owner);
+        let joins_prev = self.blocks.owner(prev) == Some(owner);
+        let mut spans = 1;
+        // The span that is recent now, or one that becomes a part of it, is not filed.
+        let is_recent =
+            |recent: Slot| (joins_next && recent == next) || (joins_prev && recent == prev);
+        if is_recent(self.recent) {
+            self.recent = Slot::NONE;
+        } else {
+            self.file_recent();
+        }
+        let mut span = slot;
+        if joins_next {
+            self.unfile(next, owner);
+            self.join(slot, next);
+            spans -= 1;
+        }
+        if joins_prev {
+            self.unfile(prev, owner);
+            self.join(prev, slot);
+            spans -= 1;
+            span = prev;
+        }
+        self.blocks.at_mut(span).body = Body::Free(Span::of(owner));
+        self.recent = span;
+        if let Some(record) = self.owners.owner_mut(owner) {
+            record.spans = record.spans.saturating_add_signed(spans);
+            record.bytes = record.bytes.saturating_add(len);
         }
     }
 
-    /// Notes in the index of an owner's class that a span has other bounds, and `added` bytes more than before. The lengths
-    /// in the records follow.
+    /// Enters the recent span where free spans are found.
     #[inline]
-    fn change(&mut self, owner: OwnerSlot, old: Entry, new: Entry, added: usize) {
-        let Some(record) = self.owners.owner_mut(owner) else {
-            debug_assert!(false, "no owner has this slot");
+    pub(super) fn file_recent(&mut self) {
+        if !self.recent.is_none() {
+            let slot = std::mem::replace(&mut self.recent, Slot::NONE);
+            self.file(slot);
+        }
+    }
+
+    /// Enters a free span, which its owner counts already, where free spans are found.
+    fn file(&mut self, slot: Slot) {
+        let block = self.blocks.at(slot);
+        let (prev, next) = (block.prev, block.next);
+        let Some(owner) = block.owner() else {
+            debug_assert!(false, "a span that is to be filed is not free");
             return;
         };
-        record.bytes = record.bytes.saturating_add(added);
+        let entry = Entry::of(&self.blocks, slot);
+        let has_seam = self.blocks.owner(next).is_some();
+        let makes_seam = self.blocks.owner(prev).is_some();
+        let Some(record) = self.owners.owner_mut(owner) else {
+            debug_assert!(false, "no owner has this id");
+            return;
+        };
+        if owner != OwnerId::IDLE {
+            self.blocks.span_mut(slot).place = record.list.len() as u32;
+            record.list.push(slot);
+        }
         let class = record.class;
         if let Some(class) = self.owners.class_mut(class) {
-            class
-                .index
-                .change(&mut self.nodes, &mut self.blocks, old, new);
+            class.index.insert(&mut self.nodes, &mut self.blocks, entry);
         }
+        self.blocks.span_mut(slot).filed = true;
+        if has_seam {
+            self.blocks.span_mut(next).behind_free = true;
+            self.add_seam(slot);
+        }
+        if makes_seam {
+            self.blocks.span_mut(slot).behind_free = true;
+            self.add_seam(prev);
+        }
+    }
+
+    /// Takes a free span out of where free spans are found; its owner still counts it. Nothing happens to one that is not
+    /// there.
+    #[inline]
+    fn unfile(&mut self, slot: Slot, owner: OwnerId) {
+        let Span {
+            place,
+            seam,
+            behind_free,
+            filed,
+            ..
+        } = *self.blocks.span(slot);
+        if !filed {
+            return;
+        }
+        let entry = Entry::of(&self.blocks, slot);
+        let Some(record) = self.owners.owner_mut(owner) else {
+            debug_assert!(false, "no owner has this id");
+            return;
+        };
+        if owner != OwnerId::IDLE {
+            remove_at(&mut record.list, place, |moved| {
+                self.blocks.span_mut(moved).place = place;
+            });
+        }
+        let class = record.class;
+        if let Some(class) = self.owners.class_mut(class) {
+            class.index.remove(&mut self.nodes, &mut self.blocks, entry);
+        }
+        if seam != NOWHERE {
+            let next = self.blocks.at(slot).next;
+            self.blocks.span_mut(next).behind_free = false;
+            self.remove_seam(slot);
+        }
+        if behind_free {
+            let prev = self.blocks.at(slot).prev;
+            self.remove_seam(prev);
+        }
+        let span = self.blocks.span_mut(slot);
+        (span.filed, span.behind_free) = (false, false);
     }
 
     /// Cuts a block that is in no index at `at`, and returns the right part. There is room (see `request`).
@@ -238,7 +251,7 @@ impl<T: Default> Space<T> {
         right
     }
 
-    /// Makes two neighbours one block: the left one. The right one is in no index any more.
+    /// Makes two neighbours, which are in no index, one block: the left one.
     #[inline]
     fn join(&mut self, left: Slot, right: Slot) {
         let Block {
@@ -254,94 +267,60 @@ impl<T: Default> Space<T> {
     }
 
     /// Makes a block that is in no index a free span of this owner.
-    pub(super) fn attach(&mut self, slot: Slot, owner: OwnerSlot) {
-        self.insert_span(slot, owner);
-        self.update_seam(slot);
-        self.update_seam(self.blocks.at(slot).prev);
-    }
-
-    /// Puts a block that is in no index where free spans are found; the seams are the caller's.
-    #[inline]
-    fn insert_span(&mut self, slot: Slot, owner: OwnerSlot) {
-        let entry = Entry::of(&self.blocks, slot);
-        let mut span = Span::of(owner);
-        let Some(record) = self.owners.owner_mut(owner) else {
-            debug_assert!(false, "no owner has this slot");
-            return;
-        };
-        record.spans = record.spans.saturating_add(1);
-        record.bytes = record.bytes.saturating_add(entry.len);
-        if owner != OwnerSlot::IDLE {
-            span.place = record.list.len() as u32;
-            record.list.push(slot);
+    pub(super) fn attach(&mut self, slot: Slot, owner: OwnerId) {
+        let block = self.blocks.at_mut(slot);
+        block.body = Body::Free(Span::of(owner));
+        let len = block.len;
+        if let Some(record) = self.owners.owner_mut(owner) {
+            record.spans = record.spans.saturating_add(1);
+            record.bytes = record.bytes.saturating_add(len);
         }
-        let class = record.class;
-        self.blocks.at_mut(slot).body = Body::Free(span);
-        if let Some(class) = self.owners.class_mut(class) {
-            class.index.insert(&mut self.nodes, &mut self.blocks, entry);
-        }
+        self.file(slot);
     }
 
     /// Takes a free span out of everything that knows free spans. It counts as live until it is attached again.
-    #[inline]
     pub(super) fn detach(&mut self, slot: Slot) {
-        let entry = Entry::of(&self.blocks, slot);
         let Some(owner) = self.blocks.owner(slot) else {
             debug_assert!(false, "a span that is to leave the index is not free");
             return;
         };
-        let Span { place, seam, .. } = *self.blocks.span(slot);
-        if let Some(record) = self.owners.owner_mut(owner) {
-            record.spans = record.spans.saturating_sub(1);
-            record.bytes = record.bytes.saturating_sub(entry.len);
-            if owner != OwnerSlot::IDLE {
-                remove_at(&mut record.list, place, |moved| {
-                    self.blocks.span_mut(moved).place = place;
-                });
-            }
-            let class = record.class;
-            if let Some(class) = self.owners.class_mut(class) {
-                class.index.remove(&mut self.nodes, &mut self.blocks, entry);
-                if seam != NOWHERE {
-                    remove_at(&mut class.seams, seam, |moved| {
-                        self.blocks.span_mut(moved).seam = seam;
-                    });
-                    self.seams = self.seams.saturating_sub(1);
-                }
-            }
+        if self.recent == slot {
+            self.recent = Slot::NONE;
         }
+        self.unfile(slot, owner);
         let block = self.blocks.at_mut(slot);
         block.body = Body::Live(T::default());
-        let prev = block.prev;
-        if self.seams > 0 {
-            self.update_seam(prev);
+        let len = block.len;
+        if let Some(record) = self.owners.owner_mut(owner) {
+            record.spans = record.spans.saturating_sub(1);
+            record.bytes = record.bytes.saturating_sub(len);
         }
     }
 
-    /// Puts a span into the list of seams to which it belongs now, or takes it out.
-    pub(super) fn update_seam(&mut self, slot: Slot) {
+    /// The span behind this filed one is filed as well, or is about to be.
+    fn add_seam(&mut self, slot: Slot) {
         let Some(owner) = self.blocks.owner(slot) else {
             return;
         };
-        let next = self.blocks.at(slot).next;
-        let wanted = self.blocks.owner(next).is_some();
-        let seam = self.blocks.span(slot).seam;
-        if wanted == (seam != NOWHERE) {
-            return;
-        }
         let class = self.owners.class_of(owner);
-        let Some(class) = self.owners.class_mut(class) else {
-            return;
-        };
-        if wanted {
+        if let Some(class) = self.owners.class_mut(class) {
             self.blocks.span_mut(slot).seam = class.seams.len() as u32;
             class.seams.push(slot);
             self.seams = self.seams.saturating_add(1);
-        } else {
+        }
+    }
+
+    /// The span behind this one is not there any more, or this one is not.
+    fn remove_seam(&mut self, slot: Slot) {
+        let Some(owner) = self.blocks.owner(slot) else {
+            return;
+        };
+        let seam = std::mem::replace(&mut self.blocks.span_mut(slot).seam, NOWHERE);
+        let class = self.owners.class_of(owner);
+        if let Some(class) = self.owners.class_mut(class) {
             remove_at(&mut class.seams, seam, |moved| {
                 self.blocks.span_mut(moved).seam = seam;
             });
-            self.blocks.span_mut(slot).seam = NOWHERE;
             self.seams = self.seams.saturating_sub(1);
         }
     }
