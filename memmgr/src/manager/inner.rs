@@ -130,7 +130,23 @@ impl Inner {
     }
 
     /// The state of a device, made when first asked for.
+    #[inline]
     pub(super) fn state(&self, ordinal: i32) -> Result<&DeviceState> {
+        match self.known_state(ordinal) {
+            Some(state) => Ok(state),
+            None => self.make_state(ordinal),
+        }
+    }
+
+    /// The state of a device that has been used.
+    #[inline]
+    pub(super) fn known_state(&self, ordinal: i32) -> Option<&DeviceState> {
+        let index = usize::try_from(ordinal).ok()?;
+        self.devices.get()?.get(index)?.get()
+    }
+
+    #[cold]
+    fn make_state(&self, ordinal: i32) -> Result<&DeviceState> {
         let devices = match self.devices.get() {
             Some(devices) => devices,
             None => {
@@ -168,8 +184,20 @@ impl Inner {
         }))
     }
 
+    #[inline]
     pub(super) fn effective(&self, state: &DeviceState) -> Result<DeviceAllocatorMode> {
         let requested = self.requested();
+        if requested == DeviceAllocatorMode::BestFitPool {
+            return Ok(requested);
+        }
+        self.effective_of(state, requested)
+    }
+
+    fn effective_of(
+        &self,
+        state: &DeviceState,
+        requested: DeviceAllocatorMode,
+    ) -> Result<DeviceAllocatorMode> {
         if requested == DeviceAllocatorMode::BestFitPool || state.pools_supported()? {
             return Ok(requested);
         }
@@ -182,7 +210,10 @@ impl Inner {
     /// Refuses allocations where no CUDA call may be made or the settings cannot be used.
     pub(super) fn gate(&self) -> Result<()> {
         process::gate()?;
-        self.misconfigured.clone().map_or(Ok(()), Err)
+        match &self.misconfigured {
+            None => Ok(()),
+            Some(error) => Err(error.clone()),
+        }
     }
 
     /// Pinned memory for a raw pointer or a guard; the address, 0 for size 0.
@@ -239,16 +270,28 @@ impl Inner {
 
     /// Tries a request. When memory has run out: gives idle memory back, waits for what is pending, asks the hook, each
     /// time trying again.
+    #[inline]
     pub(super) fn with_rescue(
         &self,
         allocate: impl Fn() -> Result<usize>,
         pool: &Pool,
         trim: impl Fn() -> Result<usize>,
     ) -> Result<usize> {
-        let mut refusal = match allocate() {
-            Err(Error::OutOfMemory(refusal)) => refusal,
-            other => return other,
-        };
+        match allocate() {
+            Err(Error::OutOfMemory(refusal)) => self.rescue(refusal, &allocate, pool, &trim),
+            other => other,
+        }
+    }
+
+    /// A request has found no memory.
+    #[cold]
+    fn rescue(
+        &self,
+        mut refusal: Box<OutOfMemory>,
+        allocate: &dyn Fn() -> Result<usize>,
+        pool: &Pool,
+        trim: &dyn Fn() -> Result<usize>,
+    ) -> Result<usize> {
         // First what is idle; only then wait for work that may have nothing to do with this request.
         for waits in [false, true] {
             if !refusal.can_ever_fit()
@@ -298,10 +341,30 @@ impl Inner {
             return Ok(());
         }
         process::gate()?;
-        let on = self.order_of_free(address, on)?;
+        let on = match on {
+            FreeOn::Stream(handle) if handle.core().is_per_thread() => {
+                self.order_of_free(address, on)?
+            }
+            _ => on,
+        };
         if self.observed.is_set() && self.report_free(address, on, memory) {
             return Ok(());
         }
+        // Where the block nearly always is: in the pool of its stream's device.
+        let expected = match memory {
+            Memory::Device(Some(device)) => self.known_state(device),
+            Memory::Device(None) | Memory::Pinned => None,
+        };
+        if let Some(state) = expected
+            && state.pool.free(address, on)?.is_some()
+        {
+            return Ok(());
+        }
+        self.free_elsewhere(address, on, memory)
+    }
+
+    /// Frees a block that may be anywhere.
+    fn free_elsewhere(&self, address: usize, on: FreeOn<'_>, memory: Memory) -> Result<()> {
         match memory {
             Memory::Pinned => {
                 if self.pinned.free(address, on)?.is_some() {
@@ -315,7 +378,6 @@ impl Inner {
                 }
             }
             Memory::Device(of) => {
-                // The stream's device first: that is where the block usually is.
                 for state in self
                     .states()
                     .filter(|state| of.is_none_or(|device| state.ordinal == device))

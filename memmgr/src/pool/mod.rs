@@ -49,8 +49,11 @@ pub(crate) struct PoolConfig {
 struct Counters {
     peak_in_use: usize,
     peak_reserved: usize,
-    allocations: u64,
-    frees: u64,
+    /// Requests that were served at the first look.
+    hits: u64,
+    /// Requests that were served later.
+    served: u64,
+    /// Those of them that needed no new segment.
     reuses: u64,
     waits: u64,
     growths: u64,
@@ -141,49 +144,49 @@ impl Pool {
     /// A hit makes no CUDA call, unless another stream waits for this one's epoch.
     #[inline]
     pub fn allocate(&self, size: usize, on: Option<&Handle>, raw: bool) -> Result<usize> {
-        let (found, wanted, crowded) = {
+        {
             let mut guard = lock(&self.state);
             let state = &mut *guard;
-            state.counters.allocations += 1;
             if state.prepared && !state.release_due {
                 let place = on.map(|on| state.order.place(on.core()));
-                let found = state.take_usable(size, place, raw);
-                state.counters.reuses += u64::from(found.is_some());
-                let wanted = place.map(|place| state.order.epochs_to_close(place));
-                (found, wanted.unwrap_or_default(), state.order.is_crowded())
-            } else {
-                (None, Vec::new(), false)
+                if let Some(address) = state.take_usable(size, place, raw) {
+                    state.counters.hits += 1;
+                    if !state.order.wants_attention(place) {
+                        return Ok(address);
+                    }
+                    drop(guard);
+                    self.attend(on);
+                    return Ok(address);
+                }
             }
-        };
-        match found {
-            Some(address) if wanted.is_empty() && !crowded => Ok(address),
-            found => self.finish_allocation(found, wanted, crowded, size, on, raw),
         }
+        self.allocate_missed(size, on, raw)
     }
 
-    /// What is left to do for a request that missed, or in whose stream others wait for an event.
+    /// A request that found nothing at the first look, or the first of all.
     #[cold]
-    fn finish_allocation(
-        &self,
-        found: Option<usize>,
-        wanted: Vec<Arc<Fence>>,
-        crowded: bool,
-        size: usize,
-        on: Option<&Handle>,
-        raw: bool,
-    ) -> Result<usize> {
-        self.close_epochs(wanted, on);
-        // Hits alone would keep what streams that have ended left behind.
-        if crowded && found.is_some() {
-            self.poll(false);
+    fn allocate_missed(&self, size: usize, on: Option<&Handle>, raw: bool) -> Result<usize> {
+        self.attend(on);
+        let served = self.allocate_slowly(size, on, raw);
+        let mut state = lock(&self.state);
+        match served {
+            Ok(_) => state.counters.served += 1,
+            Err(_) => state.counters.failures += 1,
         }
-        match found {
-            Some(address) => Ok(address),
-            None => self.allocate_slowly(size, on, raw).inspect_err(|_| {
-                let mut state = lock(&self.state);
-                state.counters.allocations -= 1;
-                state.counters.failures += 1;
-            }),
+        served
+    }
+
+    /// Does what others wait for: records the events of epochs in the stream, and drops what streams left that have ended.
+    #[cold]
+    fn attend(&self, on: Option<&Handle>) {
+        let (wanted, crowded) = {
+            let mut state = lock(&self.state);
+            let wanted = on.map(|on| state.order.epochs_to_close(on.core()));
+            (wanted.unwrap_or_default(), state.order.is_crowded())
+        };
+        self.close_epochs(wanted, on);
+        if crowded {
+            self.poll(false);
         }
     }
 
@@ -193,7 +196,7 @@ impl Pool {
     /// `None`: the address belongs to no segment of this pool.
     #[inline]
     pub fn free(&self, address: usize, on: FreeOn<'_>) -> Result<Option<()>> {
-        let (wanted, single) = {
+        let (single, attention) = {
             let mut guard = lock(&self.state);
             let state = &mut *guard;
             let Some(slot) = state.space.find(address) else {
@@ -203,30 +206,28 @@ impl Pool {
                 };
             };
             let place = state.place_of_free(slot, on);
-            let single = match state.plain_free(slot, place) {
-                true => None,
-                false => match state.free_with_marks(slot, address, on)? {
+            let single = if state.plain_free(slot, place) {
+                None
+            } else {
+                match state.free_with_marks(slot, address, on)? {
                     Some(single) => single,
                     None => return Ok(Some(())),
-                },
+                }
             };
-            state.counters.frees += 1;
-            state.release_due |= !state.retiring.is_empty() && state.is_retiring(address);
-            let wanted = match (on, place) {
-                (FreeOn::Stream(_), Some(place)) => state.order.epochs_to_close(place),
-                _ => Vec::new(),
-            };
-            (wanted, single)
+            if !state.retiring.is_empty() {
+                state.release_due |= state.is_retiring(address);
+            }
+            (single, state.order.wants_attention(place))
         };
-        if !wanted.is_empty() || single.is_some() {
-            self.finish_free(wanted, single, on);
+        if attention || single.is_some() {
+            self.finish_free(single, on);
         }
         Ok(Some(()))
     }
 
     /// Records the events that a free is asked for.
     #[cold]
-    fn finish_free(&self, wanted: Vec<Arc<Fence>>, single: Option<Arc<Fence>>, on: FreeOn<'_>) {
+    fn finish_free(&self, single: Option<Arc<Fence>>, on: FreeOn<'_>) {
         let handle = match on {
             FreeOn::Stream(handle) => Some(handle),
             _ => None,
@@ -239,7 +240,10 @@ impl Pool {
             }
             lock(&self.state).order.enqueue(&fence);
         }
-        self.close_epochs(wanted, handle);
+        if let Some(handle) = handle {
+            let wanted = lock(&self.state).order.epochs_to_close(handle.core());
+            self.close_epochs(wanted, Some(handle));
+        }
     }
 
     /// Records the events of epochs that have ended, in their own stream.
@@ -300,6 +304,7 @@ impl Pool {
     pub fn stats(&self) -> PoolStats {
         let state = lock(&self.state);
         let (space, counters) = (state.space.stats(), &state.counters);
+        let allocations = counters.hits.saturating_add(counters.served);
         PoolStats {
             in_use: space.in_use,
             reserved: space.reserved,
@@ -308,9 +313,10 @@ impl Pool {
             largest_idle: space.largest_idle,
             peak_in_use: counters.peak_in_use,
             peak_reserved: counters.peak_reserved,
-            allocations: counters.allocations,
-            frees: counters.frees,
-            reuses: counters.reuses,
+            allocations,
+            // Each block that was handed out is live or was freed.
+            frees: allocations.saturating_sub(space.live_blocks as u64),
+            reuses: counters.hits.saturating_add(counters.reuses),
             waits: counters.waits,
             growths: counters.growths,
             failures: counters.failures,

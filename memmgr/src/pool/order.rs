@@ -123,6 +123,8 @@ pub(crate) struct Order {
     next_class: u32,
     /// How many slots are worth a sweep.
     sweep_at: usize,
+    /// Whether [`Order::wants_attention`] must look: something was added to a slot's `wanted`, or a stream has come.
+    restless: bool,
     vacant_classes: Vec<ClassId>,
     watches: FxHashMap<u64, Watch>,
     /// Closed fences by stream and time, to be queried from the oldest on.
@@ -146,6 +148,7 @@ impl Order {
             places: FxHashMap::default(),
             next_class: 0,
             sweep_at: 0,
+            restless: false,
             vacant_classes: Vec::new(),
             watches: FxHashMap::default(),
             queues: BTreeMap::new(),
@@ -221,6 +224,7 @@ impl Order {
             *vacant = Some(slot);
         }
         self.places.insert(core.uid, place);
+        self.restless |= self.is_crowded();
         core.set_place(self.uid, place);
         Place(place)
     }
@@ -317,6 +321,7 @@ impl Order {
                 && slot.wanted.iter().all(|wanted| wanted.uid != fence.uid)
             {
                 slot.wanted.push(fence.clone());
+                self.restless = true;
             }
             return;
         }
@@ -569,13 +574,13 @@ impl Order {
             slot.wanted.retain(|fence| !fence.is_closed());
             ended.extend(slot.wanted.iter().cloned());
         }
+        self.restless |= !ended.is_empty();
         ended
     }
 
     /// The epochs whose event the stream should record now, since others have asked for their memory.
-    #[inline]
-    pub fn epochs_to_close(&mut self, place: Place) -> Vec<Arc<Fence>> {
-        match self.slot_mut(place) {
+    pub fn epochs_to_close(&mut self, core: &StreamCore) -> Vec<Arc<Fence>> {
+        match self.slot_of_mut(core) {
             Some(slot) if !slot.wanted.is_empty() => std::mem::take(&mut slot.wanted),
             _ => Vec::new(),
         }
@@ -739,6 +744,27 @@ impl Order {
                 self.recycle(id, space);
             }
         }
+    }
+
+    /// Whether others wait for something that the stream's next call does, or streams that have ended have left much.
+    #[inline]
+    pub fn wants_attention(&mut self, place: Option<Place>) -> bool {
+        self.restless && self.does_want_attention(place)
+    }
+
+    #[cold]
+    fn does_want_attention(&mut self, place: Option<Place>) -> bool {
+        let crowded = self.is_crowded();
+        self.restless = crowded
+            || self
+                .slots
+                .iter()
+                .flatten()
+                .any(|slot| !slot.wanted.is_empty());
+        let wanted = place
+            .and_then(|place| self.slot(place))
+            .is_some_and(|slot| !slot.wanted.is_empty());
+        wanted || crowded
     }
 
     /// How many streams are known.

@@ -92,8 +92,9 @@ pub(super) enum Body<T> {
     Free(Span),
 }
 
-/// A block.
+/// A block. It fills one cache line.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(super) struct Block<T> {
     /// The first address.
     pub addr: usize,
@@ -330,14 +331,14 @@ impl<T: Default> Blocks<T> {
         self.push(block)
     }
 
-    /// Adds a record. The slab grows by an eighth, so that little of it is unused.
+    /// Adds a record. The slab grows by a sixteenth, so that little of it is unused.
     #[cold]
     fn push(&mut self, block: Block<T>) -> Slot {
         let len = self.records.len();
         match u32::try_from(len) {
             Ok(number) if number != Slot::NONE.0 => {
                 if len == self.records.capacity() {
-                    self.records.reserve_exact((len / 8).max(64));
+                    self.records.reserve_exact((len / 16).max(64));
                 }
                 self.records.push(block);
                 Slot(number)

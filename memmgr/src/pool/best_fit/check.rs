@@ -62,6 +62,7 @@ impl<T: Default> Space<T> {
                 .ok_or("too many bytes are reserved")?;
             self.check_segment(base, segment, &mut walk)?;
         }
+        self.check_recent()?;
         self.check_owners(&walk)?;
         self.check_classes(&walk)?;
         self.check_figures(&walk, reserved)
@@ -126,7 +127,7 @@ impl<T: Default> Space<T> {
                 let seam = is_filed(slot) && is_filed(block.next);
                 let span = self.blocks.span(slot);
                 ensure!(
-                    span.filed == (slot != self.recent),
+                    span.filed == (slot != self.recent.slot),
                     "the span at {addr:#x} is wrong about being filed"
                 );
                 ensure!(
@@ -155,8 +156,23 @@ impl<T: Default> Space<T> {
         Ok(())
     }
 
+    fn check_recent(&self) -> Result<(), String> {
+        let recent = self.recent;
+        if recent.slot.is_none() {
+            return Ok(());
+        }
+        let block = self.blocks.at(recent.slot);
+        ensure!(
+            (block.addr, block.len) == (recent.addr, recent.len)
+                && block.owner() == Some(recent.owner)
+                && self.owners.class_of(recent.owner) == recent.class,
+            "{recent:x?} is not what its record says"
+        );
+        Ok(())
+    }
+
     fn check_owners(&self, walk: &Walk) -> Result<(), String> {
-        let recent = self.blocks.owner(self.recent);
+        let recent = self.blocks.owner(self.recent.slot);
         for ((id, owner), counts) in self.owners.owners().zip(&walk.owned) {
             ensure!(
                 (owner.spans, owner.bytes) == *counts,
@@ -190,7 +206,7 @@ impl<T: Default> Space<T> {
 
     fn check_classes(&self, walk: &Walk) -> Result<(), String> {
         let mut seams = 0;
-        let recent = (self.blocks.owner(self.recent)).map(|owner| self.owners.class_of(owner));
+        let recent = (!self.recent.slot.is_none()).then_some(self.recent.class);
         for (id, class) in self.owners.classes() {
             let of_class = || self.owners.owners().filter(|(_, owner)| owner.class == id);
             let spans: usize = of_class().map(|(_, owner)| owner.spans).sum();

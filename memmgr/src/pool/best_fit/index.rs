@@ -1,7 +1,7 @@
 //! The index of the free spans of one class: which span is the smallest of at least a given length, ties by address.
 //!
 //! Spans below 64 MiB lie in lists of exactly one length each, one list for every multiple of the granule. Which lists have
-//! spans is kept in bits, 64 to a [`Node`], three nodes deep, so that the next longer list is found by looking at three
+//! spans is kept in bits, 64 to a node, three nodes deep, so that the next longer list is found by looking at three
 //! words; nodes exist only where there are spans. Inside a list the spans form a tree by address (a treap: Seidel and Aragon,
 //! "Randomized search trees", 1996, with priorities made from the slot), which is known by its lowest span: the smallest fit
 //! is read off, taking it and putting it back costs the same however many spans have this length.
@@ -42,17 +42,15 @@ impl Entry {
     }
 }
 
-/// 64 places: which are taken, and by what (a node below, or the lowest span of one length).
-#[derive(Debug)]
-struct Node {
-    bits: u64,
-    below: [u32; WIDTH],
-}
+/// What lies at the 64 places of a node: a node below, or the lowest span of one length.
+type Below = [u32; WIDTH];
 
 /// The nodes of the indexes of all classes.
 #[derive(Debug)]
 pub(super) struct Nodes {
-    nodes: Vec<Node>,
+    /// Which places of each node are taken.
+    bits: Vec<u64>,
+    below: Vec<Below>,
     vacant: Vec<u32>,
 }
 
@@ -103,26 +101,22 @@ impl Nodes {
     /// No nodes.
     pub const fn new() -> Self {
         Self {
-            nodes: Vec::new(),
+            bits: Vec::new(),
+            below: Vec::new(),
             vacant: Vec::new(),
         }
     }
 
     #[inline]
-    fn get(&self, number: u32) -> Option<&Node> {
-        self.nodes.get(number as usize)
-    }
-
-    #[inline]
     fn bits(&self, number: u32) -> u64 {
-        self.get(number).map_or(0, |node| node.bits)
+        self.bits.get(number as usize).copied().unwrap_or(0)
     }
 
     /// What lies at a place whose bit is set.
     #[inline]
     fn below(&self, number: u32, place: usize) -> u32 {
-        match self.get(number) {
-            Some(node) => node.below[place % WIDTH],
+        match self.below.get(number as usize) {
+            Some(below) => below[place % WIDTH],
             None => NO_NODE,
         }
     }
@@ -130,40 +124,45 @@ impl Nodes {
     /// What lies at a place, if anything does.
     #[inline]
     fn child(&self, number: u32, place: usize) -> Option<u32> {
-        let node = self.get(number)?;
-        (node.bits & bit(place) != 0).then(|| node.below[place % WIDTH])
+        (self.bits(number) & bit(place) != 0).then(|| self.below(number, place))
     }
 
     fn new_node(&mut self) -> u32 {
         if let Some(number) = self.vacant.pop() {
             return number;
         }
-        let number = self.nodes.len() as u32;
-        self.nodes.push(Node {
-            bits: 0,
-            below: [NO_NODE; WIDTH],
-        });
+        let number = self.bits.len() as u32;
+        self.bits.push(0);
+        self.below.push([NO_NODE; WIDTH]);
         // Room to take all of them back, so that a free needs no memory.
         self.vacant
-            .reserve(self.nodes.len().saturating_sub(self.vacant.len()));
+            .reserve(self.bits.len().saturating_sub(self.vacant.len()));
         number
     }
 
     #[inline]
     fn set(&mut self, number: u32, place: usize, what: u32) {
-        if let Some(node) = self.nodes.get_mut(number as usize) {
-            node.bits |= bit(place);
-            node.below[place % WIDTH] = what;
+        if let Some(bits) = self.bits.get_mut(number as usize) {
+            *bits |= bit(place);
+        }
+        self.replace(number, place, what);
+    }
+
+    /// Changes what lies at a place whose bit is set.
+    #[inline]
+    fn replace(&mut self, number: u32, place: usize, what: u32) {
+        if let Some(below) = self.below.get_mut(number as usize) {
+            below[place % WIDTH] = what;
         }
     }
 
     /// Empties a place; whether the node has none left.
     #[inline]
     fn clear(&mut self, number: u32, place: usize) -> bool {
-        match self.nodes.get_mut(number as usize) {
-            Some(node) => {
-                node.bits &= !bit(place);
-                node.bits == 0
+        match self.bits.get_mut(number as usize) {
+            Some(bits) => {
+                *bits &= !bit(place);
+                *bits == 0
             }
             None => false,
         }
@@ -223,11 +222,13 @@ impl Index {
         let path = Path::to(granules);
         let middle = nodes.descend(self.top, path.top);
         let bottom = nodes.descend(middle, path.middle);
-        let lowest = match nodes.child(bottom, path.bottom) {
-            None => entry.slot,
-            Some(head) => tree::insert(blocks, Slot::from_number(head), entry),
-        };
-        nodes.set(bottom, path.bottom, lowest.number());
+        match nodes.child(bottom, path.bottom) {
+            None => nodes.set(bottom, path.bottom, entry.slot.number()),
+            Some(head) => {
+                let lowest = tree::insert(blocks, Slot::from_number(head), entry);
+                nodes.replace(bottom, path.bottom, lowest.number());
+            }
+        }
     }
 
     /// Removes a span; nothing happens if it is not there.
@@ -260,7 +261,9 @@ impl Index {
         self.count = self.count.saturating_sub(1);
         let lowest = tree::remove(blocks, Slot::from_number(head), entry.slot);
         if !lowest.is_none() {
-            nodes.set(bottom, path.bottom, lowest.number());
+            if lowest.number() != head {
+                nodes.replace(bottom, path.bottom, lowest.number());
+            }
         } else if nodes.clear(bottom, path.bottom) {
             nodes.vacant.push(bottom);
             if nodes.clear(middle, path.middle) {
@@ -317,28 +320,28 @@ impl Index {
     fn first_exact(&self, nodes: &Nodes, path: Path) -> Option<Slot> {
         let lowest_of =
             |bottom: u32, bits: u64| Slot::from_number(nodes.below(bottom, lowest(bits)));
-        let top = nodes.get(self.top)?;
-        if top.bits & bit(path.top) != 0 {
-            let middle = top.below[path.top];
-            let bits = nodes.bits(middle);
-            if bits & bit(path.middle) != 0 {
+        let tops = nodes.bits(self.top);
+        if tops & bit(path.top) != 0 {
+            let middle = nodes.below(self.top, path.top);
+            let middles = nodes.bits(middle);
+            if middles & bit(path.middle) != 0 {
                 let bottom = nodes.below(middle, path.middle);
                 let bits = nodes.bits(bottom) & from(path.bottom);
                 if bits != 0 {
                     return Some(lowest_of(bottom, bits));
                 }
             }
-            let bits = bits & above(path.middle);
-            if bits != 0 {
-                let bottom = nodes.below(middle, lowest(bits));
+            let middles = middles & above(path.middle);
+            if middles != 0 {
+                let bottom = nodes.below(middle, lowest(middles));
                 return Some(lowest_of(bottom, nodes.bits(bottom)));
             }
         }
-        let bits = top.bits & above(path.top);
-        if bits == 0 {
+        let tops = tops & above(path.top);
+        if tops == 0 {
             return None;
         }
-        let middle = top.below[lowest(bits)];
+        let middle = nodes.below(self.top, lowest(tops));
         let bottom = nodes.below(middle, lowest(nodes.bits(middle)));
         Some(lowest_of(bottom, nodes.bits(bottom)))
     }
@@ -432,6 +435,9 @@ mod tree {
     /// Takes a span out of the tree whose lowest span is `head`; the lowest one now, or none.
     pub fn remove<T: Default>(blocks: &mut Blocks<T>, head: Slot, slot: Slot) -> Slot {
         let span = *blocks.span(slot);
+        if span.left.is_none() && span.right.is_none() && span.parent.is_none() {
+            return Slot::NONE;
+        }
         let below = if span.left.is_none() {
             span.right
         } else if span.right.is_none() {

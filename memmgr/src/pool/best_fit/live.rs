@@ -124,11 +124,21 @@ impl Table {
         }
     }
 
-    /// Removes the block at `addr`; its record, if it was there.
+    /// Removes the block of a record, at `addr`, which is there.
     #[inline]
-    pub fn remove<T: Default>(&mut self, blocks: &Blocks<T>, addr: usize) -> Option<Slot> {
-        let mut hole = self.place(blocks, addr)?;
-        let removed = slot_of(*self.places.get(hole)?);
+    pub fn remove(&mut self, addr: usize, slot: Slot) {
+        let entry = u64::from(tag(addr)) << 32 | u64::from(slot.number());
+        let mut hole = self.home(tag(addr));
+        loop {
+            match self.places.get(hole) {
+                Some(found) if *found == entry => break,
+                Some(found) if *found != EMPTY => hole = self.next(hole),
+                _ => {
+                    debug_assert!(false, "a live block is not in the table");
+                    return;
+                }
+            }
+        }
         let mut place = hole;
         loop {
             place = self.next(place);
@@ -151,6 +161,5 @@ impl Table {
             *to = EMPTY;
         }
         self.len = self.len.saturating_sub(1);
-        Some(removed)
     }
 }

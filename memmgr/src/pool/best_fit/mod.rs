@@ -139,7 +139,8 @@ pub struct OwnerList {
     /// The only id; idle if there is none, or if there are several.
     one: OwnerId,
     /// All ids, once there are several.
-    more: Vec<OwnerId>,
+    #[allow(clippy::box_collection)]
+    more: Option<Box<Vec<OwnerId>>>,
 }
 
 impl Default for OwnerId {
@@ -154,7 +155,7 @@ impl OwnerList {
     fn of(id: OwnerId) -> Self {
         Self {
             one: id,
-            more: Vec::new(),
+            more: None,
         }
     }
 
@@ -163,20 +164,19 @@ impl OwnerList {
         if id == OwnerId::IDLE || id == self.one {
             return;
         }
-        if self.more.is_empty() {
-            if self.one == OwnerId::IDLE {
-                self.one = id;
-                return;
-            }
-            self.more.push(std::mem::take(&mut self.one));
+        match &mut self.more {
+            Some(more) => more.push(id),
+            None if self.one == OwnerId::IDLE => self.one = id,
+            None => self.more = Some(Box::new(vec![std::mem::take(&mut self.one), id])),
         }
-        self.more.push(id);
     }
 
     /// Puts the ids in order and drops repetitions.
     fn finish(mut self) -> Self {
-        self.more.sort_unstable();
-        self.more.dedup();
+        if let Some(more) = &mut self.more {
+            more.sort_unstable();
+            more.dedup();
+        }
         self
     }
 }
@@ -186,10 +186,10 @@ impl std::ops::Deref for OwnerList {
 
     #[inline]
     fn deref(&self) -> &[OwnerId] {
-        if self.one == OwnerId::IDLE {
-            &self.more
-        } else {
-            std::slice::from_ref(&self.one)
+        match &self.more {
+            Some(more) => more,
+            None if self.one == OwnerId::IDLE => &[],
+            None => std::slice::from_ref(&self.one),
         }
     }
 }
@@ -214,6 +214,7 @@ pub struct Taken {
 }
 
 /// A block that was just given back.
+#[cfg(test)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Freed<T> {
     /// The length of the block in bytes.

@@ -9,8 +9,8 @@ use super::owners::Owners;
 use super::pages::Starts;
 use super::runs::{Found, Request, best_run};
 use super::{
-    ClassId, FreeError, Freed, GRANULE, LiveInfo, Owner, OwnerError, OwnerId, RemoveError,
-    SegmentError, SegmentInfo, SpaceStats, Taken, is_alignment, round,
+    ClassId, FreeError, GRANULE, LiveInfo, Owner, OwnerError, OwnerId, RemoveError, SegmentError,
+    SegmentInfo, SpaceStats, Taken, is_alignment, round,
 };
 
 /// A segment. The slot of its first block never changes: a merge keeps the left record, a split as well.
@@ -18,6 +18,32 @@ use super::{
 pub(super) struct Segment {
     pub(super) len: usize,
     pub(super) first: Slot,
+}
+
+/// The span that is in no list and no index yet (see `steps`), with what a search wants to know of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recent {
+    /// The record of the span; none if there is no such span.
+    pub(super) slot: Slot,
+    /// Whose it is.
+    pub(super) owner: OwnerId,
+    /// Where it would be found.
+    pub(super) class: ClassId,
+    /// Its first address.
+    pub(super) addr: usize,
+    /// Its length in bytes; 0 if there is no such span.
+    pub(super) len: usize,
+}
+
+impl Recent {
+    /// There is none.
+    pub(super) const NONE: Self = Self {
+        slot: Slot::NONE,
+        owner: OwnerId::IDLE,
+        class: ClassId::IDLE,
+        addr: 0,
+        len: 0,
+    };
 }
 
 /// Segments and their blocks. Each live block carries a datum of type `T`, which is the default value when
@@ -34,8 +60,8 @@ pub struct Space<T> {
     pub(super) starts: Starts,
     /// The segments by their base.
     pub(super) segments: BTreeMap<usize, Segment>,
-    /// The span that is in no list and no index yet (see `steps`).
-    pub(super) recent: Slot,
+    /// The span that is in no list and no index yet.
+    pub(super) recent: Recent,
     /// How many spans have a seam.
     pub(super) seams: usize,
     pub(super) reserved: usize,
@@ -60,7 +86,7 @@ impl<T: Default> Space<T> {
             live: Table::default(),
             starts: Starts::default(),
             segments: BTreeMap::new(),
-            recent: Slot::NONE,
+            recent: Recent::NONE,
             seams: 0,
             reserved: 0,
             in_use: 0,
@@ -182,8 +208,13 @@ impl<T: Default> Space<T> {
     /// The best span of these classes at the alignment that every block has: the smallest fits at its start.
     #[inline]
     fn best_at_once(&self, size: usize, classes: &[ClassId]) -> Option<Found> {
-        let mut best = self.recent_of(classes).filter(|entry| entry.len >= size);
-        let exact = best.is_some_and(|entry| entry.len == size);
+        let recent = &self.recent;
+        let mut best = (recent.len >= size && classes.contains(&recent.class)).then_some(Entry {
+            len: recent.len,
+            addr: recent.addr,
+            slot: recent.slot,
+        });
+        let exact = best.is_some() && recent.len == size;
         for class in classes.iter().filter_map(|id| self.owners.class(*id)) {
             let index = &class.index;
             if index.count() == 0 {
@@ -207,15 +238,6 @@ impl<T: Default> Space<T> {
             first: entry.slot,
             start: entry.addr,
         })
-    }
-
-    /// The recent span, if it is of one of these classes.
-    #[inline]
-    fn recent_of(&self, classes: &[ClassId]) -> Option<Entry> {
-        let class = self.owners.class_of(self.blocks.owner(self.recent)?);
-        classes
-            .contains(&class)
-            .then(|| Entry::of(&self.blocks, self.recent))
     }
 
     /// The best span of these classes in which the request fits at its alignment.
@@ -299,31 +321,39 @@ impl<T: Default> Space<T> {
     /// A block that was taken for a caller who then could not wait is given back like any other, with an owner
     /// that stands for everything in its [`Taken::owners`], so that no mark is lost.
     #[cfg(test)]
-    pub fn free(&mut self, addr: usize, owner: Owner) -> Result<Freed<T>, FreeError> {
+    pub fn free(&mut self, addr: usize, owner: Owner) -> Result<super::Freed<T>, FreeError> {
         let Some(slot) = self.find(addr) else {
             return Err(self.why_not_live(addr));
         };
-        self.free_at(slot, owner)
+        let len = self.blocks.at(slot).len;
+        let data = self.blocks.data_mut(slot).map(std::mem::take);
+        match self.free_at(slot, owner) {
+            Ok(()) => Ok(super::Freed {
+                len,
+                data: data.unwrap_or_default(),
+            }),
+            Err(error) => {
+                if let Some((place, data)) = self.blocks.data_mut(slot).zip(data) {
+                    *place = data;
+                }
+                Err(error)
+            }
+        }
     }
 
-    /// As [`Space::free`], of a block whose record is known.
+    /// Gives back a live block whose record is known, and with it the datum; it becomes a free span of `owner`.
     #[inline]
-    pub fn free_at(&mut self, slot: Slot, owner: Owner) -> Result<Freed<T>, FreeError> {
+    pub fn free_at(&mut self, slot: Slot, owner: Owner) -> Result<(), FreeError> {
+        self.owners.admit(owner)?;
         let block = self.blocks.at(slot);
         let (addr, len) = (block.addr, block.len);
         if !block.is_live() {
             return Err(FreeError::AlreadyFree);
         }
-        self.owners.admit(owner)?;
-        self.live.remove(&self.blocks, addr);
-        let data = self
-            .blocks
-            .data_mut(slot)
-            .map(std::mem::take)
-            .unwrap_or_default();
+        self.live.remove(addr, slot);
         self.in_use = self.in_use.saturating_sub(len);
-        self.coalesce(slot, owner.id);
-        Ok(Freed { len, data })
+        self.coalesce(slot, owner);
+        Ok(())
     }
 
     /// The record of the live block that starts at `addr`.
@@ -373,7 +403,7 @@ impl<T: Default> Space<T> {
                 break;
             };
             self.detach(first);
-            self.coalesce(first, to.id);
+            self.coalesce(first, to);
         }
         Ok(self.spans_of(from) == 0)
     }
@@ -505,8 +535,11 @@ impl<T: Default> Space<T> {
             .owners
             .class(ClassId::IDLE)
             .map_or(0, |class| class.index.longest(&self.nodes, &self.blocks));
-        let recent = self.recent_of(&[ClassId::IDLE]);
-        recent.map_or(filed, |recent| recent.len.max(filed))
+        if self.recent.class == ClassId::IDLE {
+            self.recent.len.max(filed)
+        } else {
+            filed
+        }
     }
 
     fn segment_info(&self, base: usize, segment: Segment) -> SegmentInfo {

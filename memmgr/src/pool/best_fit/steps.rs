@@ -9,8 +9,8 @@
 use super::blocks::{Block, Body, NOWHERE, Slot, Span};
 use super::index::Entry;
 use super::runs::Found;
-use super::space::Space;
-use super::{OwnerId, OwnerList, Taken};
+use super::space::{Recent, Space};
+use super::{Owner, OwnerId, OwnerList, Taken};
 
 impl<T: Default> Space<T> {
     /// Makes the found place a live block. The spans under it leave the index; what is left of the first and of
@@ -39,8 +39,8 @@ impl<T: Default> Space<T> {
     /// Takes the first `size` bytes of a span; the rest becomes the recent span.
     #[inline]
     fn take_front(&mut self, first: Slot, owner: OwnerId, size: usize) {
-        if self.recent == first {
-            self.recent = Slot::NONE;
+        if self.recent.slot == first {
+            self.recent = Recent::NONE;
         } else {
             self.file_recent();
             self.unfile(first, owner);
@@ -48,22 +48,28 @@ impl<T: Default> Space<T> {
         let block = self.blocks.at_mut(first);
         let left = block.len.saturating_sub(size);
         block.body = Body::Live(T::default());
-        if left == 0 {
-            if let Some(record) = self.owners.owner_mut(owner) {
-                record.spans = record.spans.saturating_sub(1);
-                record.bytes = record.bytes.saturating_sub(size);
-            }
-            return;
-        }
         block.len = size;
         let behind = block.end();
+        let Some(record) = self.owners.owner_mut(owner) else {
+            debug_assert!(false, "no owner has this id");
+            return;
+        };
+        record.bytes = record.bytes.saturating_sub(size);
+        if left == 0 {
+            record.spans = record.spans.saturating_sub(1);
+            return;
+        }
+        let class = record.class;
         let body = Body::Free(Span::of(owner));
         let rest = self.blocks.insert_after(first, behind, left, body);
         debug_assert!(!rest.is_none(), "no room for a block");
-        if let Some(record) = self.owners.owner_mut(owner) {
-            record.bytes = record.bytes.saturating_sub(size);
-        }
-        self.recent = rest;
+        self.recent = Recent {
+            slot: rest,
+            owner,
+            class,
+            addr: behind,
+            len: left,
+        };
         self.splits = self.splits.saturating_add(1);
         if self.starts.are_kept() {
             self.starts.add(&self.blocks, rest, behind);
@@ -110,48 +116,57 @@ impl<T: Default> Space<T> {
         (live, owners.finish())
     }
 
-    /// Makes a block that is in no index a free span, merged with those neighbours that have the same owner.
+    /// Makes a block that is in no index a free span, merged with those neighbours that have the same owner. It becomes the
+    /// recent span.
     #[inline]
-    pub(super) fn coalesce(&mut self, slot: Slot, owner: OwnerId) {
-        let Block {
-            prev, next, len, ..
-        } = *self.blocks.at(slot);
-        let joins_next = self.blocks.owner(next) == Some(owner);
-        let joins_prev = self.blocks.owner(prev) == Some(owner);
-        let mut spans = 1;
-        // The span that is recent now, or one that becomes a part of it, is not filed.
-        let is_recent =
-            |recent: Slot| (joins_next && recent == next) || (joins_prev && recent == prev);
-        if is_recent(self.recent) {
-            self.recent = Slot::NONE;
-        } else {
+    pub(super) fn coalesce(&mut self, slot: Slot, owner: Owner) {
+        let Owner { id, class } = owner;
+        let block = self.blocks.at(slot);
+        let (prev, next, added) = (block.prev, block.next, block.len);
+        let (mut addr, mut len) = (block.addr, block.len);
+        let joins_next = self.blocks.owner(next) == Some(id);
+        let joins_prev = self.blocks.owner(prev) == Some(id);
+        let recent = self.recent.slot;
+        // A recent span that becomes a part of this one is not filed.
+        if !recent.is_none() && !(joins_next && recent == next) && !(joins_prev && recent == prev) {
             self.file_recent();
         }
-        let mut span = slot;
+        let (mut span, mut spans) = (slot, 1);
         if joins_next {
-            self.unfile(next, owner);
+            len = len.saturating_add(self.blocks.at(next).len);
+            self.unfile(next, id);
             self.join(slot, next);
             spans -= 1;
         }
         if joins_prev {
-            self.unfile(prev, owner);
+            let before = self.blocks.at(prev);
+            addr = before.addr;
+            len = len.saturating_add(before.len);
+            self.unfile(prev, id);
             self.join(prev, slot);
             spans -= 1;
             span = prev;
         }
-        self.blocks.at_mut(span).body = Body::Free(Span::of(owner));
-        self.recent = span;
-        if let Some(record) = self.owners.owner_mut(owner) {
+        self.blocks.at_mut(span).body = Body::Free(Span::of(id));
+        self.recent = Recent {
+            slot: span,
+            owner: id,
+            class,
+            addr,
+            len,
+        };
+        if let Some(record) = self.owners.owner_mut(id) {
             record.spans = record.spans.saturating_add_signed(spans);
-            record.bytes = record.bytes.saturating_add(len);
+            record.bytes = record.bytes.saturating_add(added);
         }
     }
 
     /// Enters the recent span where free spans are found.
     #[inline]
     pub(super) fn file_recent(&mut self) {
-        if !self.recent.is_none() {
-            let slot = std::mem::replace(&mut self.recent, Slot::NONE);
+        let slot = self.recent.slot;
+        if !slot.is_none() {
+            self.recent = Recent::NONE;
             self.file(slot);
         }
     }
@@ -284,8 +299,8 @@ impl<T: Default> Space<T> {
             debug_assert!(false, "a span that is to leave the index is not free");
             return;
         };
-        if self.recent == slot {
-            self.recent = Slot::NONE;
+        if self.recent.slot == slot {
+            self.recent = Recent::NONE;
         }
         self.unfile(slot, owner);
         let block = self.blocks.at_mut(slot);
