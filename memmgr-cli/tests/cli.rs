@@ -665,7 +665,7 @@ fn a_command_line_that_is_not_understood_gives_exit_code_2_and_help_gives_0() {
     for arguments in [["--help"], ["--version"]] {
         assert_eq!(run(memmgr().args(arguments)).status.code(), Some(0));
     }
-    for command in ["info", "demo", "replay"] {
+    for command in ["info", "demo", "replay", "bench"] {
         let help = success(memmgr().args([command, "--help"]));
         assert!(help.contains("Usage: memmgr"), "{help}");
     }

@@ -61,13 +61,16 @@ pub fn pairs(subject: &mut impl Subject, size: usize, pairs: u64) -> u64 {
 
 /// [`pairs`] on the clock, until there are `most` of them or `limit` has passed; one operation is a pair.
 pub fn timed_pairs(subject: &mut impl Subject, size: usize, most: u64, limit: Duration) -> Pass {
-    const BATCH: u64 = 500;
+    const LARGEST: u64 = 512;
     let mut pass = Pass::default();
+    let mut batch = 1;
     let start = Instant::now();
     while pass.operations < most && pass.elapsed < limit {
-        pass.failures += pairs(subject, size, BATCH);
-        pass.operations += BATCH;
+        let count = batch.min(most - pass.operations);
+        pass.failures += pairs(subject, size, count);
+        pass.operations += count;
         pass.elapsed = start.elapsed();
+        batch = (2 * batch).min(LARGEST);
     }
     pass
 }
@@ -236,6 +239,59 @@ mod tests {
         fn free(&mut self, _: *mut c_void) {
             self.freed += 1;
         }
+    }
+
+    /// Tells sequences of calls apart.
+    #[derive(Default)]
+    struct Hash {
+        blocks: usize,
+        hash: usize,
+    }
+
+    impl Hash {
+        fn add(&mut self, number: usize) {
+            self.hash = self.hash.wrapping_mul(1_000_003).wrapping_add(number);
+        }
+    }
+
+    impl Subject for Hash {
+        fn allocate(&mut self, size: usize) -> *mut c_void {
+            self.blocks += 1;
+            self.add(size);
+            std::ptr::without_provenance_mut(self.blocks)
+        }
+
+        fn free(&mut self, block: *mut c_void) {
+            self.add(block.addr());
+        }
+    }
+
+    /// The hashes are those of the drivers in C++.
+    #[test]
+    fn the_calls_are_those_of_every_driver() {
+        for (blocks, max_mib, hash, peak) in [
+            (1000, 1, 32_534_833_295_127_718, 343_278_748),
+            (1000, 64, 11_969_902_617_272_663_606, 16_775_495_131),
+            (1000, 1024, 16_470_643_601_178_152_410, 16_777_058_605),
+            (10_000, 1, 1_650_948_631_875_481_787, 3_282_271_348),
+            (10_000, 64, 4_100_919_433_916_869_945, 16_777_215_699),
+            (10_000, 1024, 16_259_300_198_679_817_266, 16_777_187_909),
+        ] {
+            let mut calls = Hash::default();
+            let pass = random(&mut calls, Random { blocks, max_mib });
+            assert_eq!(
+                (calls.hash, pass.peak_live),
+                (hash, peak),
+                "{blocks} {max_mib}"
+            );
+            assert_eq!(calls.blocks, blocks);
+        }
+        let mut calls = Hash::default();
+        assert_eq!(mixed(&mut calls, 1, 100_000), 0);
+        assert_eq!(
+            (calls.hash, calls.blocks),
+            (17_665_892_829_023_537_821, 50_010)
+        );
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! Each case begins with a new manager and a pass of warm-up. Then the median of the passes counts, with
 //! the smallest and the largest beside it. The allocator called `null` does nothing, so that its rows are
-//! the cost of the loops; reference allocators run in the same process on the same calls.
+//! the cost of the loops. Reference allocators run on the same calls; where one thread works they take
+//! turns with the manager, pass by pass.
 
 mod copy;
 mod counted;
@@ -17,6 +18,7 @@ mod streams;
 mod subject;
 mod threads;
 mod traces;
+mod turns;
 
 use std::io::Write;
 

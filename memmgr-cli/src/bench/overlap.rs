@@ -10,8 +10,8 @@ use memmgr::{Backend, MemoryManager, Stream};
 
 use super::Bench;
 use super::figure::Row;
-use super::single::PASSES;
 use super::subject::with_manager;
+use super::turns::PASSES;
 use crate::cuda;
 use crate::error::Result;
 

@@ -1,20 +1,18 @@
 //! The workloads of one thread and one stream: `hot`, `random`, `tail`, `holes` and `pinned`.
 
+use std::ffi::c_void;
 use std::io::Write;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::Bench;
 use super::figure::Row;
 use super::loops::{self, Pass, Random, Timed, percentile};
 use super::reference::{List, Tree};
 use super::subject::{Null, Subject, with_device, with_pinned};
+use super::turns::{Case, Label, PASSES, measure, on};
 use crate::error::Result;
 use crate::options::Reference;
 
-/// Passes of a figure, unless the command line says otherwise.
-pub const PASSES: usize = 5;
-/// Passes that have taken longer are enough.
-pub const LONG: Duration = Duration::from_secs(2);
 /// What a pass of pairs may take on a slow allocator.
 const PAIRS_LIMIT: Duration = Duration::from_millis(200);
 /// The random workload whose single calls are timed.
@@ -23,37 +21,9 @@ const TAIL: Random = Random {
     max_mib: 1,
 };
 
-/// What was measured of one case on one allocator.
-pub struct Measured {
-    /// A word to tell the figures of one case apart, and the samples of each.
-    figures: Vec<(&'static str, Vec<f64>)>,
-    peak_live: Option<u64>,
-    failures: Option<u64>,
-}
-
-/// One case of a workload, to be measured on any allocator.
-pub trait Case {
-    fn measure<S: Subject>(&self, subject: &mut S, passes: usize) -> Measured;
-}
-
-/// A pass of warm-up, and then as many as asked for, or until they have taken long.
-pub fn repeat(passes: usize, mut pass: impl FnMut() -> Pass) -> Vec<Pass> {
-    pass();
-    let start = Instant::now();
-    let mut measured = Vec::with_capacity(passes);
-    while measured.len() < passes && (measured.is_empty() || start.elapsed() < LONG) {
-        measured.push(pass());
-    }
-    measured
-}
-
-/// What was measured where each pass gives one figure.
-fn one_figure(passes: &[Pass]) -> Measured {
-    Measured {
-        figures: vec![("", passes.iter().map(Pass::nanoseconds).collect())],
-        peak_live: passes.iter().map(|pass| pass.peak_live).max(),
-        failures: Some(passes.iter().map(|pass| pass.failures).sum()),
-    }
+/// A pass that gives its time as the one figure.
+fn alone(pass: Pass) -> (Pass, Vec<f64>) {
+    (pass, vec![pass.nanoseconds()])
 }
 
 struct Hot {
@@ -62,19 +32,16 @@ struct Hot {
 }
 
 impl Case for Hot {
-    fn measure<S: Subject>(&self, subject: &mut S, passes: usize) -> Measured {
+    fn pass<S: Subject>(&self, subject: &mut S) -> (Pass, Vec<f64>) {
         loops::pairs(subject, self.size, 1000);
-        let measured = repeat(passes, || {
-            loops::timed_pairs(subject, self.size, self.pairs, PAIRS_LIMIT)
-        });
-        one_figure(&measured)
+        let pass = loops::timed_pairs(subject, self.size, self.pairs, PAIRS_LIMIT);
+        alone(pass)
     }
 }
 
 impl Case for Random {
-    fn measure<S: Subject>(&self, subject: &mut S, passes: usize) -> Measured {
-        let measured = repeat(passes, || loops::random(subject, *self));
-        one_figure(&measured)
+    fn pass<S: Subject>(&self, subject: &mut S) -> (Pass, Vec<f64>) {
+        alone(loops::random(subject, *self))
     }
 }
 
@@ -82,41 +49,33 @@ impl Case for Random {
 struct Tail(Random);
 
 impl Case for Tail {
-    fn measure<S: Subject>(&self, subject: &mut S, passes: usize) -> Measured {
-        const SHARES: [f64; 4] = [0.5, 0.99, 0.999, 1.0];
-        const NAMES: [[&str; 4]; 2] = [
-            ["alloc p50", "alloc p99", "alloc p99.9", "alloc max"],
-            ["free p50", "free p99", "free p99.9", "free max"],
-        ];
-        let mut tails = Vec::new();
-        let measured = repeat(passes, || {
-            let mut timed = Timed::new(subject, self.0.blocks);
-            let pass = loops::random(&mut timed, self.0);
-            tails.push(timed.tail);
-            pass
-        });
-        tails.remove(0);
-        let mut figures = Vec::new();
-        for (names, free) in NAMES.into_iter().zip([false, true]) {
-            let mut samples = SHARES.map(|_| Vec::new());
-            for tail in &mut tails {
-                let times = if free {
-                    &mut tail.free
-                } else {
-                    &mut tail.allocate
-                };
-                times.sort_unstable();
-                for (samples, share) in samples.iter_mut().zip(SHARES) {
-                    samples.push(percentile(times, share));
-                }
-            }
-            figures.extend(names.into_iter().zip(samples));
+    fn figures(&self) -> &'static [&'static str] {
+        &[
+            "alloc p50",
+            "alloc p99",
+            "alloc p99.9",
+            "alloc max",
+            "free p50",
+            "free p99",
+            "free p99.9",
+            "free max",
+        ]
+    }
+
+    fn pass<S: Subject>(&self, subject: &mut S) -> (Pass, Vec<f64>) {
+        let mut timed = Timed::new(subject, self.0.blocks);
+        let pass = loops::random(&mut timed, self.0);
+        let tail = timed.tail;
+        let mut samples = Vec::new();
+        for mut times in [tail.allocate, tail.free] {
+            times.sort_unstable();
+            samples.extend([0.5, 0.99, 0.999, 1.0].map(|share| percentile(&times, share)));
         }
-        Measured {
-            figures,
-            peak_live: None,
-            failures: Some(measured.iter().map(|pass| pass.failures).sum()),
-        }
+        let pass = Pass {
+            peak_live: 0,
+            ..pass
+        };
+        (pass, samples)
     }
 }
 
@@ -126,48 +85,14 @@ struct Holes {
 }
 
 impl Case for Holes {
-    fn measure<S: Subject>(&self, subject: &mut S, passes: usize) -> Measured {
-        let walls = loops::make_holes(subject, self.holes);
-        let measured = repeat(passes, || {
-            loops::timed_pairs(subject, 1024, self.pairs, PAIRS_LIMIT)
-        });
-        for wall in walls {
-            subject.free(wall);
-        }
-        one_figure(&measured)
+    fn begin<S: Subject>(&self, subject: &mut S) -> Vec<*mut c_void> {
+        loops::make_holes(subject, self.holes)
     }
-}
 
-/// The name of a workload, of a case, and the unit of its figures.
-#[derive(Clone, Copy)]
-pub struct Label<'a> {
-    pub workload: &'static str,
-    pub case: &'a str,
-    pub unit: &'static str,
-}
-
-/// The rows of one allocator, once its verdict is in.
-pub fn rows<S: Subject>(
-    label: Label<'_>,
-    name: &'static str,
-    subject: &mut S,
-    case: &impl Case,
-    passes: usize,
-) -> Result<Vec<Row>> {
-    let measured = case.measure(subject, passes);
-    subject.verdict()?;
-    let reserved = subject.peak_reserved();
-    let row = |(word, samples): (&str, Vec<f64>)| {
-        let case = format!("{} {word}", label.case);
-        let mut row = Row::new(label.workload, case.trim_end(), name, label.unit, &samples);
-        row.failures = measured.failures;
-        if measured.peak_live.is_some_and(|live| live > 0) {
-            row.peak_live_bytes = measured.peak_live;
-            row.peak_reserved_bytes = reserved;
-        }
-        row
-    };
-    Ok(measured.figures.into_iter().map(row).collect())
+    fn pass<S: Subject>(&self, subject: &mut S) -> (Pass, Vec<f64>) {
+        let pass = loops::timed_pairs(subject, 1024, self.pairs, PAIRS_LIMIT);
+        alone(pass)
+    }
 }
 
 /// The manager, `null` and the references on one case.
@@ -177,20 +102,28 @@ fn all<W: Write>(
     case: &impl Case,
     pinned: bool,
 ) -> Result<()> {
-    let passes = bench.passes(PASSES);
-    let mut found = if pinned {
-        with_pinned(|subject| rows(label, "memmgr", subject, case, passes))?
+    let rows = if pinned {
+        with_pinned(|subject| beside(bench, label, case, subject))
     } else {
-        with_device(|subject| rows(label, "memmgr", subject, case, passes))?
+        with_device(|subject| beside(bench, label, case, subject))
     };
-    found.extend(rows(label, "null", &mut Null::new(), case, passes)?);
+    bench.report(rows?)
+}
+
+fn beside<W: Write>(
+    bench: &Bench<'_, W>,
+    label: Label<'_>,
+    case: &impl Case,
+    ours: &mut impl Subject,
+) -> Result<Vec<Row>> {
+    let mut runners = vec![on("memmgr", ours, case), on("null", Null::new(), case)];
     if bench.wants(Reference::List) {
-        found.extend(rows(label, "list", &mut List::new(), case, passes)?);
+        runners.push(on("list", List::new(), case));
     }
     if bench.wants(Reference::Btree) {
-        found.extend(rows(label, "btree", &mut Tree::new(), case, passes)?);
+        runners.push(on("btree", Tree::new(), case));
     }
-    bench.report(found)
+    measure(label, bench.passes(PASSES), runners)
 }
 
 fn hot_cases<W: Write>(

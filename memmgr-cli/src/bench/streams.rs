@@ -8,8 +8,8 @@ use memmgr::Stream;
 
 use super::Bench;
 use super::loops::Random;
-use super::single::{Label, PASSES, rows};
 use super::subject::{Device, Null, Subject, with_manager};
+use super::turns::{Label, PASSES, measure, on};
 use crate::error::Result;
 use crate::rng::Rng;
 
@@ -68,15 +68,14 @@ pub fn run<W: Write>(bench: &mut Bench<'_, W>) -> Result<()> {
             case: &format!("K={count} n={blocks}"),
             unit: "ns/op",
         };
-        let mut found = with_manager(|manager| {
+        let found = with_manager(|manager| {
             let streams = (0..count).map(|_| Stream::new());
             let streams = streams.collect::<Result<Vec<_>, _>>()?;
             let each = streams.iter().map(|stream| Device::new(manager, stream));
-            let mut subject = Drawn::new(each.collect());
-            rows(label, "memmgr", &mut subject, &shape, passes)
+            let ours = on("memmgr", Drawn::new(each.collect()), &shape);
+            let null = on("null", Drawn::new(vec![Null::new(); count]), &shape);
+            measure(label, passes, vec![ours, null])
         })?;
-        let mut null = Drawn::new(vec![Null::new(); count]);
-        found.extend(rows(label, "null", &mut null, &shape, passes)?);
         bench.report(found)?;
     }
     Ok(())

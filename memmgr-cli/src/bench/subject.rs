@@ -27,6 +27,26 @@ pub trait Subject {
     }
 }
 
+impl<S: Subject> Subject for &mut S {
+    #[inline]
+    fn allocate(&mut self, size: usize) -> *mut c_void {
+        (**self).allocate(size)
+    }
+
+    #[inline]
+    fn free(&mut self, block: *mut c_void) {
+        (**self).free(block);
+    }
+
+    fn verdict(&mut self) -> Result<()> {
+        (**self).verdict()
+    }
+
+    fn peak_reserved(&self) -> Option<u64> {
+        (**self).peak_reserved()
+    }
+}
+
 /// Hands out ever higher addresses and keeps no books.
 #[derive(Clone, Debug)]
 pub struct Null(usize);
