@@ -1,6 +1,6 @@
 //! What managers and guards share: the pools and async modes of each device, and the routing of every request to them.
 
-use super::{LiveBlock, adopted::Adopted};
+use super::{LiveBlock, adopted::Adopted, warm_up::Warmer};
 use crate::{
     capture,
     config::Config,
@@ -35,7 +35,9 @@ pub(super) type Hook = Arc<dyn Fn(&OutOfMemory) -> bool + Send + Sync>;
 
 /// What managers and guards share.
 pub(crate) struct Inner {
-    pub(super) pinned: Pool,
+    pub(super) pinned: Arc<Pool>,
+    /// Keeps some of it idle.
+    pub(super) warmer: Warmer,
     pub(super) devices: OnceLock<Box<[OnceLock<DeviceState>]>>,
     pub(super) mode: AtomicU8,
     pub(super) config: Mutex<Config>,
@@ -194,12 +196,19 @@ impl Inner {
         let address = self.with_rescue(
             || self.pinned.allocate(size, None, raw),
             &self.pinned,
-            || self.pinned.trim(),
+            || self.trim_pinned(),
         )?;
+        self.warmer.after_allocation(&self.pinned);
         self.observed.tell(|observer| {
             observer.on_allocate(Place::Pinned, address..address + size, By::Host)
         });
         Ok(address)
+    }
+
+    /// Gives idle pinned memory back; nobody reserves it again meanwhile.
+    pub(super) fn trim_pinned(&self) -> Result<usize> {
+        let _held = self.warmer.hold(&self.pinned);
+        self.pinned.trim()
     }
 
     /// Device memory for a raw pointer or a guard, and where it lives.
@@ -305,6 +314,7 @@ impl Inner {
         match memory {
             Memory::Pinned => {
                 if self.pinned.free(address, on)?.is_some() {
+                    self.warmer.after_free();
                     return Ok(());
                 }
                 if self.find_device(address, 0).ok().flatten().is_some() {
@@ -402,7 +412,11 @@ impl Inner {
             }
         }
         let result = match home {
-            Home::Pinned => self.pinned.free(address, FreeOn::Recorded),
+            Home::Pinned => {
+                let freed = self.pinned.free(address, FreeOn::Recorded);
+                self.warmer.after_free();
+                freed
+            }
             Home::Pool(device) => self
                 .state(device)
                 .and_then(|state| state.pool.free(address, FreeOn::Allocating)),

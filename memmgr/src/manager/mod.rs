@@ -2,6 +2,7 @@
 
 pub(crate) mod adopted;
 mod inner;
+mod warm_up;
 
 pub(crate) use inner::{Home, Inner};
 
@@ -32,6 +33,7 @@ use crate::{
 use inner::{Hook, Memory, sum};
 use lazy_static::lazy_static;
 use std::{ffi::c_void, fmt, sync::Arc};
+use warm_up::Warmer;
 
 lazy_static! {
     static ref INSTANCE: MemoryManager = match Config::from_env() {
@@ -131,7 +133,8 @@ impl MemoryManager {
         let observed = Observed::default();
         Self {
             inner: Arc::new(Inner {
-                pinned: Pool::new(Source::Pinned, pinned, observed.clone()),
+                pinned: Arc::new(Pool::new(Source::Pinned, pinned, observed.clone())),
+                warmer: Warmer::new(config.pinned_warm_up),
                 devices: OnceLock::new(),
                 mode: AtomicU8::new(config.mode.index()),
                 config: Mutex::new(config),
@@ -176,6 +179,24 @@ impl MemoryManager {
         let _called = checker::called_here();
         self.inner
             .free(ptr.expose_provenance(), FreeOn::Recorded, Memory::Pinned)
+    }
+
+    /// Grows the pinned pool, on the calling thread, until at least `bytes` of it are idle; how many bytes were reserved for
+    /// that, 0 if nothing had to be. What is missing comes as one segment. It counts as the pool's first allocation, which
+    /// reserves [`Config::pinned_pool_size`].
+    ///
+    /// [`Config::pinned_warm_up`] does this in the background.
+    ///
+    /// # Errors
+    /// As [`MemoryManager::allocate_pinned`]; what has been reserved by then stays.
+    #[cfg_attr(feature = "sim", track_caller)]
+    pub fn warm_up_pinned(&self, bytes: usize) -> Result<usize> {
+        let _called = checker::called_here();
+        if bytes == 0 {
+            return Ok(0);
+        }
+        self.inner.gate()?;
+        self.inner.pinned.reserve_ahead(bytes)
     }
 
     // Device memory
@@ -534,6 +555,7 @@ impl MemoryManager {
             return;
         }
         self.inner.pinned.set_limit(limit);
+        self.inner.warmer.after_limit(&self.inner.pinned);
     }
 
     /// Sets the most that each device's own pool may hold, in bytes; what it holds beyond stays until it is trimmed.
@@ -667,7 +689,7 @@ impl MemoryManager {
         let _called = checker::called_here();
         context::check_all()?;
         self.inner.adopted.release();
-        let mut total = self.inner.pinned.trim();
+        let mut total = self.inner.trim_pinned();
         for state in self.inner.states() {
             total = sum(total, state.trim());
         }
@@ -683,7 +705,10 @@ impl MemoryManager {
     pub fn shutdown(&self) -> Result<ShutdownReport> {
         context::check_all()?;
         self.inner.adopted.release();
-        let mut released = self.inner.pinned.shutdown();
+        let mut released = {
+            let _held = self.inner.warmer.hold(&self.inner.pinned);
+            self.inner.pinned.shutdown()
+        };
         for state in self.inner.states() {
             released = sum(released, state.pool.shutdown());
             if state.native.is_used() {
