@@ -41,8 +41,8 @@ pub struct Config {
     /// and ends with the manager. A request that fits never waits for it; one that does not waits for the segment that is
     /// on its way, and searches again.
     ///
-    /// - The pool holds at most the peak of what was in use or waiting for copies, this much, and one growth. The limit
-    ///   holds as well.
+    /// - The thread reserves no more than the peak of what was in use or waiting for copies, this much, and one growth. The
+    ///   limit holds as well.
     /// - What is idle lies in pieces. A request that is longer than the longest grows the pool as ever: let
     ///   [`Config::pinned_growth`] be at least as long as the longest request.
     /// - Where the limit or CUDA refuses, the log gets one warning, and nothing is tried again before pinned memory is freed

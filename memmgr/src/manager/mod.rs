@@ -30,7 +30,7 @@ use crate::{
         lock,
     },
 };
-use inner::{Hook, Memory, sum};
+use inner::{Hook, Memory, Touched, sum};
 use lazy_static::lazy_static;
 use std::{ffi::c_void, fmt, sync::Arc};
 use warm_up::Warmer;
@@ -315,7 +315,6 @@ impl MemoryManager {
             self.inner
                 .copy(dst, src, size, CopyKind::HostToDevice, handle_of(stream))
         }
-        .map(drop)
     }
 
     /// Copies `size` bytes from device to host memory in `stream` (reference: `copyToHostAsync`; `cudaMemcpyAsync`).
@@ -340,7 +339,6 @@ impl MemoryManager {
             self.inner
                 .copy(dst, src, size, CopyKind::DeviceToHost, handle_of(stream))
         }
-        .map(drop)
     }
 
     /// Copies `size` bytes within device memory in `stream`.
@@ -364,7 +362,6 @@ impl MemoryManager {
             self.inner
                 .copy(dst, src, size, CopyKind::DeviceToDevice, handle_of(stream))
         }
-        .map(drop)
     }
 
     /// Copies `height` rows of `width` bytes whose starts are `pitch` bytes apart (`cudaMemcpy2DAsync`).
@@ -392,27 +389,26 @@ impl MemoryManager {
             return Ok(());
         }
         let (dst, src) = (dst.expose_provenance(), src.expose_provenance());
-        let spans = [
-            (dst, rows_span(dst_pitch, width, height)?, true),
-            (src, rows_span(src_pitch, width, height)?, false),
-        ];
+        let spans = Touched::by_copy(
+            kind,
+            (dst, rows_span(dst_pitch, width, height)?),
+            (src, rows_span(src_pitch, width, height)?),
+        );
         let handle = handle_of(stream);
-        self.inner
-            .submit(handle, &spans, || {
-                let (dst, src) = (
-                    Rows {
-                        start: dst,
-                        pitch: dst_pitch,
-                    },
-                    Rows {
-                        start: src,
-                        pitch: src_pitch,
-                    },
-                );
-                // SAFETY: as this function demands; the handle is alive.
-                unsafe { cuda::memcpy_2d_async(dst, src, width, height, kind, handle.raw()) }
-            })
-            .map(drop)
+        self.inner.submit(handle, spans, || {
+            let (dst, src) = (
+                Rows {
+                    start: dst,
+                    pitch: dst_pitch,
+                },
+                Rows {
+                    start: src,
+                    pitch: src_pitch,
+                },
+            );
+            // SAFETY: as this function demands; the handle is alive.
+            unsafe { cuda::memcpy_2d_async(dst, src, width, height, kind, handle.raw()) }
+        })
     }
 
     /// Sets `size` bytes of device memory to `value` in `stream` (`cudaMemsetAsync`).
@@ -436,7 +432,6 @@ impl MemoryManager {
             self.inner
                 .memset(ptr.expose_provenance(), value, size, handle_of(stream))
         }
-        .map(drop)
     }
 
     /// Sets `height` rows of `width` bytes whose starts are `pitch` bytes apart (`cudaMemset2DAsync`).
@@ -461,16 +456,14 @@ impl MemoryManager {
             return Ok(());
         }
         let start = ptr.expose_provenance();
-        let spans = [(start, rows_span(pitch, width, height)?, true)];
+        let spans = [Touched::by_fill(start, rows_span(pitch, width, height)?)];
         let handle = handle_of(stream);
-        self.inner
-            .submit(handle, &spans, || {
-                // SAFETY: as this function demands; the handle is alive.
-                unsafe {
-                    cuda::memset_2d_async(Rows { start, pitch }, value, width, height, handle.raw())
-                }
-            })
-            .map(drop)
+        self.inner.submit(handle, spans, || {
+            // SAFETY: as this function demands; the handle is alive.
+            unsafe {
+                cuda::memset_2d_async(Rows { start, pitch }, value, width, height, handle.raw())
+            }
+        })
     }
 
     /// Tells the manager that work submitted to `stream` so far (a kernel launch) uses the block that `ptr` points into:

@@ -3,7 +3,7 @@
 use super::{
     Freed, Pool,
     order::add_follower,
-    recorded::{Span, pending_uses, query_all, record},
+    recorded::{Span, pending_uses, query_all, record, uses_of_others},
 };
 use crate::{
     checker,
@@ -126,7 +126,9 @@ impl Pool {
     pub fn add_use(&self, block: BlockRange, fence: &Arc<Fence>, writes: bool) {
         let many = (lock(&self.state).space.data_mut(block.start))
             .map(|live| record(&mut live.uses, block.span, fence, writes));
-        query_all(many.unwrap_or_default());
+        if let Some(many) = many.filter(|many| !many.is_empty()) {
+            query_all(many);
+        }
     }
 
     /// The recorded uses of the range that are not known to have finished: all, or those that write.
@@ -142,25 +144,31 @@ impl Pool {
     /// What a stream must wait for before it uses a block: recorded uses of other streams, and, unless it is the stream
     /// that the block was allocated on, the marks that the block's memory carries.
     pub fn before_use(&self, block: BlockRange, handle: &Handle, writes: bool) -> Vec<Arc<Fence>> {
-        let mut fences = self.uses(block, !writes);
-        fences.retain(|fence| !Arc::ptr_eq(fence.core(), handle.core()));
         let mut guard = lock(&self.state);
         let state = &mut *guard;
-        if let Some(live) = state.space.live(block.start) {
-            let live = live.data;
-            let allocated_here = live
-                .stream
-                .as_ref()
-                .is_some_and(|stream| Arc::ptr_eq(stream, handle.core()));
-            if !allocated_here
-                && !planted::is_made(Mistake::InheritedMarksAreForgotten)
-                && !live.inherited.is_empty()
-                && !live.followers.contains(&handle.core().uid)
+        let Some(live) = state.space.live(block.start) else {
+            return Vec::new();
+        };
+        let live = live.data;
+        let mut fences = uses_of_others(&live.uses, block.span, !writes, handle);
+        let allocated_here = live
+            .stream
+            .as_ref()
+            .is_some_and(|stream| Arc::ptr_eq(stream, handle.core()));
+        if allocated_here {
+            return fences;
+        }
+        checker::shared(block.start, live.requested);
+        if !planted::is_made(Mistake::InheritedMarksAreForgotten)
+            && !live.inherited.is_empty()
+            && !live.followers.contains(&handle.core().uid)
+        {
+            fences.extend(state.order.marks_of(&live.inherited, Some(handle.core())));
+            // Nothing is left to wait for: the stream follows them all.
+            if fences.is_empty()
+                && let Some(live) = state.space.data_mut(block.start)
             {
-                fences.extend(state.order.marks_of(&live.inherited, Some(handle.core())));
-            }
-            if !allocated_here {
-                checker::shared(block.start, live.requested);
+                add_follower(&mut live.followers, handle.core().uid);
             }
         }
         fences
