@@ -32,6 +32,26 @@ pub struct Config {
     pub device_growth: usize,
     /// The smallest segment by which the pinned pool grows.
     pub pinned_growth: usize,
+    /// How much of the pinned pool is kept idle, ahead of need; none by default. `cudaHostAlloc` takes about half a
+    /// millisecond for a MiB, which a program that must answer in time does not want to meet.
+    ///
+    /// After an allocation that leaves less idle than this, a thread of the manager's own first looks for copies that have
+    /// finished, and then grows the pool, by [`Config::pinned_growth`] at a time. The first such allocation starts it;
+    /// [`MemoryManager::warm_up_pinned`](crate::MemoryManager::warm_up_pinned) reserves before that. It sleeps otherwise,
+    /// and ends with the manager. A request that fits never waits for it; one that does not waits for the segment that is
+    /// on its way, and searches again.
+    ///
+    /// - The thread reserves no more than the peak of what was in use or waiting for copies, this much, and one growth. The
+    ///   limit holds as well.
+    /// - What is idle lies in pieces. A request that is longer than the longest grows the pool as ever: let
+    ///   [`Config::pinned_growth`] be at least as long as the longest request.
+    /// - Where the limit or CUDA refuses, the log gets one warning, and nothing is tried again before pinned memory is freed
+    ///   or the limit is set.
+    /// - [`MemoryManager::trim`](crate::MemoryManager::trim) and [`MemoryManager::shutdown`](crate::MemoryManager::shutdown)
+    ///   wait for the segment that is on its way, and give it back too. The pool then stays as it is until the next pinned
+    ///   allocation.
+    /// - An observer is told of these segments on that thread.
+    pub pinned_warm_up: Option<usize>,
     /// The requested device allocator.
     pub mode: DeviceAllocatorMode,
     /// Growing first, or waiting first.
@@ -47,6 +67,7 @@ impl Default for Config {
             device_pool_limit: None,
             device_growth: 32 << 20,
             pinned_growth: 8 << 20,
+            pinned_warm_up: None,
             mode: DeviceAllocatorMode::default(),
             reuse: Reuse::default(),
         }
@@ -78,6 +99,8 @@ impl Config {
         device_growth: usize;
         /// Sets [`Config::pinned_growth`], in bytes.
         pinned_growth: usize;
+        /// Sets [`Config::pinned_warm_up`], in bytes.
+        pinned_warm_up: Option<usize>;
         /// Sets [`Config::mode`].
         mode: DeviceAllocatorMode;
         /// Sets [`Config::reuse`].
@@ -85,8 +108,8 @@ impl Config {
     }
 
     /// The defaults, overridden by `MEMMGR_PINNED_POOL_SIZE`, `MEMMGR_DEVICE_POOL_SIZE`, `MEMMGR_PINNED_POOL_LIMIT`,
-    /// `MEMMGR_DEVICE_POOL_LIMIT` (bytes, or with a suffix K, M, G), `MEMMGR_DEVICE_ALLOCATOR` (`pool`, `async`,
-    /// `cuda-pool`) and `MEMMGR_REUSE` (`speed`, `memory`).
+    /// `MEMMGR_DEVICE_POOL_LIMIT`, `MEMMGR_PINNED_WARM_UP` (bytes, or with a suffix K, M, G), `MEMMGR_DEVICE_ALLOCATOR`
+    /// (`pool`, `async`, `cuda-pool`) and `MEMMGR_REUSE` (`speed`, `memory`).
     ///
     /// # Errors
     /// [`Error::InvalidSetting`] names the variable whose value cannot be read, or sizes that contradict each other.
@@ -111,6 +134,7 @@ impl Config {
         }
         config.pinned_pool_limit = size("MEMMGR_PINNED_POOL_LIMIT")?;
         config.device_pool_limit = size("MEMMGR_DEVICE_POOL_LIMIT")?;
+        config.pinned_warm_up = size("MEMMGR_PINNED_WARM_UP")?;
         if let Some(text) = lookup("MEMMGR_DEVICE_ALLOCATOR") {
             config.mode = text
                 .parse()
@@ -129,15 +153,23 @@ impl Config {
 
     /// Refuses settings that contradict each other.
     pub(crate) fn validate(&self) -> Result<()> {
+        let warm_up = self.pinned_warm_up.unwrap_or(0);
         for (what, size, limit) in [
-            ("pinned", self.pinned_pool_size, self.pinned_pool_limit),
-            ("device", self.device_pool_size, self.device_pool_limit),
+            (
+                "a pinned pool",
+                self.pinned_pool_size,
+                self.pinned_pool_limit,
+            ),
+            (
+                "a device pool",
+                self.device_pool_size,
+                self.device_pool_limit,
+            ),
+            ("a pinned warm-up", warm_up, self.pinned_pool_limit),
         ] {
             if let Some(limit) = limit.filter(|limit| size > *limit) {
                 return Err(Error::InvalidSetting {
-                    reason: format!(
-                        "a {what} pool of {size} bytes exceeds its limit of {limit} bytes"
-                    ),
+                    reason: format!("{what} of {size} bytes exceeds its limit of {limit} bytes"),
                 });
             }
         }
@@ -199,13 +231,29 @@ mod tests {
     }
 
     #[test]
-    fn an_initial_size_above_its_limit_is_refused() {
-        let config = Config::default()
+    fn a_size_above_its_limit_is_refused() {
+        let device = Config::default()
             .device_pool_size(2000)
             .device_pool_limit(Some(1000));
-        assert!(matches!(
-            config.validate(),
-            Err(Error::InvalidSetting { .. })
-        ));
+        let warm_up = Config::default()
+            .pinned_warm_up(Some(2000))
+            .pinned_pool_limit(Some(1000));
+        for config in [device, warm_up] {
+            assert!(matches!(
+                config.validate(),
+                Err(Error::InvalidSetting { .. })
+            ));
+        }
+    }
+
+    #[test]
+    fn the_warm_up_is_read_from_its_variable_and_off_by_default() {
+        let read = |text: &'static str| {
+            Config::from_lookup(|name| (name == "MEMMGR_PINNED_WARM_UP").then(|| text.into()))
+        };
+        assert_eq!(read("64M").unwrap().pinned_warm_up, Some(64 << 20));
+        let error = read("some").unwrap_err().to_string();
+        assert!(error.contains("MEMMGR_PINNED_WARM_UP"), "{error}");
+        assert_eq!(Config::default().pinned_warm_up, None);
     }
 }

@@ -40,7 +40,7 @@ pub(crate) struct Fence {
     closed: Condvar,
     event: OnceLock<PooledEvent>,
     done: AtomicBool,
-    /// Ticks of the stream's clock before and after the record: a fence begun after another ended covers it.
+    /// The stream's clock before the record, and its tick after it: a fence begun after another ended covers it.
     begun: AtomicU64,
     ended: AtomicU64,
 }
@@ -56,7 +56,11 @@ pub(crate) fn forget() {
 impl Fence {
     /// A fence that is not recorded yet.
     pub fn open(core: Arc<StreamCore>) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self::unrecorded(core))
+    }
+
+    fn unrecorded(core: Arc<StreamCore>) -> Self {
+        Self {
             uid: NEXT_FENCE.fetch_add(1, Ordering::Relaxed),
             core,
             state: Mutex::new(State::Open),
@@ -65,7 +69,7 @@ impl Fence {
             done: AtomicBool::new(false),
             begun: AtomicU64::new(u64::MAX),
             ended: AtomicU64::new(u64::MAX),
-        })
+        }
     }
 
     /// A fence that the calling thread is about to record with [`Fence::record_begun`]: everybody else waits for that.
@@ -86,15 +90,30 @@ impl Fence {
     /// A fence that follows work which has just been submitted through `handle`, whose stream is not being captured,
     /// and stays so ([`StreamCore::steady`]). Where no event can be recorded, waits for the stream instead; where even that fails, the fence is lost and what it marks is parked for good.
     pub fn after_work(handle: &Handle) -> (Arc<Self>, Result<()>) {
-        let fence = Self::open(handle.core().clone());
-        let recorded = fence.record_now(handle);
-        if let Err(error) = &recorded {
-            if handle.synchronize().is_ok() {
-                fence.set_done();
+        // Nobody knows the fence before it has its event: there is nobody to exclude, and nobody to wake.
+        let core = handle.core();
+        let recorded = PooledEvent::new(handle.device()).and_then(|event| {
+            let begun = core.now();
+            handle.record_raw(event.raw())?;
+            Ok((event, begun, core.tick()))
+        });
+        match recorded {
+            Ok((event, begun, ended)) => {
+                let mut fence = Self::unrecorded(core.clone());
+                fence.state = Mutex::new(State::Recorded);
+                fence.begun = AtomicU64::new(begun);
+                fence.ended = AtomicU64::new(ended);
+                let _ = fence.event.set(event);
+                (Arc::new(fence), Ok(()))
             }
-            return (fence, Err(error.clone()));
+            Err(error) => {
+                let fence = Self::open(core.clone());
+                if handle.synchronize().is_ok() {
+                    fence.set_done();
+                }
+                (fence, Err(error))
+            }
         }
-        (fence, Ok(()))
     }
 
     /// The stream whose order this is a point of.
@@ -168,12 +187,6 @@ impl Fence {
         }
     }
 
-    /// Records the event of a fence that nobody else knows.
-    fn record_now(&self, handle: &Handle) -> Result<()> {
-        *lock(&self.state) = State::Closing;
-        self.finish_record(handle, PooledEvent::new(handle.device()))
-    }
-
     /// Records the event of a fence that the calling thread has begun to close.
     pub fn record_begun(&self, handle: &Handle) -> Result<()> {
         let steady = handle.core().steady();
@@ -188,7 +201,7 @@ impl Fence {
 
     fn finish_record(&self, handle: &Handle, event: Result<PooledEvent>) -> Result<()> {
         let result = event.and_then(|event| {
-            self.begun.store(self.core.tick(), Ordering::Release);
+            self.begun.store(self.core.now(), Ordering::Release);
             handle.record_raw(event.raw())?;
             self.ended.store(self.core.tick(), Ordering::Release);
             let _ = self.event.set(event);

@@ -1,6 +1,6 @@
 //! What managers and guards share: the pools and async modes of each device, and the routing of every request to them.
 
-use super::{LiveBlock, adopted::Adopted};
+use super::{LiveBlock, adopted::Adopted, warm_up::Warmer};
 use crate::{
     capture,
     config::Config,
@@ -26,7 +26,7 @@ use crate::{
         lock,
     },
 };
-use std::{ffi::c_void, sync::Arc};
+use std::{cell::OnceCell, ffi::c_void, sync::Arc};
 
 /// How often the hook of [`MemoryManager::on_out_of_memory`] is asked for one request.
 const HOOK_CALLS: usize = 16;
@@ -35,7 +35,9 @@ pub(super) type Hook = Arc<dyn Fn(&OutOfMemory) -> bool + Send + Sync>;
 
 /// What managers and guards share.
 pub(crate) struct Inner {
-    pub(super) pinned: Pool,
+    pub(super) pinned: Arc<Pool>,
+    /// Keeps some of it idle.
+    pub(super) warmer: Warmer,
     pub(super) devices: OnceLock<Box<[OnceLock<DeviceState>]>>,
     pub(super) mode: AtomicU8,
     pub(super) config: Mutex<Config>,
@@ -77,6 +79,44 @@ impl Home {
         match self {
             Home::Pool(device) | Home::Native(device) => Some(device),
             Home::Pinned | Home::Adopted => None,
+        }
+    }
+}
+
+/// What an operation touches.
+#[derive(Clone, Copy)]
+pub(super) struct Touched {
+    address: usize,
+    size: usize,
+    writes: bool,
+    /// Whether it is probably memory of the stream's device.
+    on_device: bool,
+}
+
+impl Touched {
+    /// Where a copy writes and reads: address and bytes.
+    pub fn by_copy(kind: CopyKind, dst: (usize, usize), src: (usize, usize)) -> [Self; 2] {
+        let within = kind == CopyKind::DeviceToDevice;
+        [
+            Self {
+                on_device: within || kind == CopyKind::HostToDevice,
+                ..Self::by_fill(dst.0, dst.1)
+            },
+            Self {
+                writes: false,
+                on_device: within || kind == CopyKind::DeviceToHost,
+                ..Self::by_fill(src.0, src.1)
+            },
+        ]
+    }
+
+    /// What a fill writes.
+    pub fn by_fill(address: usize, size: usize) -> Self {
+        Self {
+            address,
+            size,
+            writes: true,
+            on_device: true,
         }
     }
 }
@@ -222,15 +262,28 @@ impl Inner {
             return Ok(0);
         }
         self.gate()?;
+        // What is given back for this request stays there for it.
+        let held = OnceCell::new();
         let address = self.with_rescue(
             || self.pinned.allocate(size, None, raw),
             &self.pinned,
-            || self.pinned.trim(),
+            || {
+                held.get_or_init(|| self.warmer.hold(&self.pinned));
+                self.pinned.trim()
+            },
         )?;
+        drop(held);
+        self.warmer.after_allocation(&self.pinned);
         self.observed.tell(|observer| {
             observer.on_allocate(Place::Pinned, address..address + size, By::Host)
         });
         Ok(address)
+    }
+
+    /// Gives idle pinned memory back; nobody reserves it again meanwhile.
+    pub(super) fn trim_pinned(&self) -> Result<usize> {
+        let _held = self.warmer.hold(&self.pinned);
+        self.pinned.trim()
     }
 
     /// Device memory for a raw pointer or a guard, and where it lives.
@@ -368,6 +421,7 @@ impl Inner {
         match memory {
             Memory::Pinned => {
                 if self.pinned.free(address, on)?.is_some() {
+                    self.warmer.after_free();
                     return Ok(());
                 }
                 if self.find_device(address, 0).ok().flatten().is_some() {
@@ -464,7 +518,11 @@ impl Inner {
             }
         }
         let result = match home {
-            Home::Pinned => self.pinned.free(address, FreeOn::Recorded),
+            Home::Pinned => {
+                let freed = self.pinned.free(address, FreeOn::Recorded);
+                self.warmer.after_free();
+                freed
+            }
             Home::Pool(device) => self
                 .state(device)
                 .and_then(|state| state.pool.free(address, FreeOn::Allocating)),
@@ -592,6 +650,25 @@ impl Inner {
         }
     }
 
+    /// As [`Inner::find`], for an address that probably belongs to this device: its tables are searched first.
+    fn find_near(
+        &self,
+        address: usize,
+        size: usize,
+        device: Option<i32>,
+    ) -> Result<Option<(Home, BlockRange)>> {
+        let devices = self.devices.get().map_or(&[][..], |devices| devices);
+        let state = device
+            .and_then(|device| devices.get(usize::try_from(device).ok()?))
+            .and_then(OnceLock::get);
+        if let Some(state) = state
+            && let Some(block) = state.pool.locate(address, size)?
+        {
+            return Ok(Some((Home::Pool(state.ordinal), block)));
+        }
+        self.find(address, size)
+    }
+
     /// Whether the address lies in memory of this manager, live or free.
     pub fn owns(&self, address: usize) -> bool {
         self.pinned.contains(address)
@@ -642,6 +719,9 @@ impl Inner {
             Home::Pool(device) => {
                 let pool = &self.state(device)?.pool;
                 let fences = pool.before_use(block, handle, writes);
+                if fences.is_empty() {
+                    return Ok(());
+                }
                 let waited = wait(&fences);
                 pool.follows(block, handle, &fences, waited.is_ok());
                 waited
@@ -678,44 +758,48 @@ impl Inner {
         })
     }
 
-    /// Submits work that touches ranges (start, bytes, whether it writes): checks those that belong to the manager,
-    /// submits, and marks their blocks, also when the submission failed. The fence behind the work, if any block of the
-    /// manager is involved.
-    pub fn submit(
+    /// Submits work that touches ranges: checks those that belong to the manager, submits, and marks their blocks, also when
+    /// the submission failed.
+    ///
+    /// Besides the work this makes two CUDA calls: the question whether the stream is being captured, which nobody else
+    /// knows, and the record of the event behind the work. (On a machine with several devices also that for the current
+    /// device.) Nothing but the fence is allocated.
+    pub(super) fn submit<const N: usize>(
         self: &Arc<Self>,
         handle: &Handle,
-        ranges: &[(usize, usize, bool)],
+        ranges: [Touched; N],
         work: impl FnOnce() -> Result<()>,
-    ) -> Result<Option<Arc<Fence>>> {
+    ) -> Result<()> {
         process::gate()?;
-        let mut blocks = Vec::with_capacity(ranges.len());
-        for (address, size, writes) in ranges {
-            if *address == 0 {
+        let mut blocks = [None; N];
+        for (range, block) in ranges.iter().zip(&mut blocks) {
+            if range.address == 0 {
                 return Err(Error::unknown(0, "null"));
             }
-            if let Some((home, block)) = self.find(*address, *size)? {
-                blocks.push((home, block, *writes));
-            }
+            let device = range.on_device.then_some(handle.device());
+            *block = self
+                .find_near(range.address, range.size, device)?
+                .map(|(home, block)| (home, block, range.writes));
         }
+        let blocks = || blocks.iter().flatten().copied();
         // What is captured has not run when it is over, and runs again and again: the graph keeps its blocks.
-        let homes = blocks.iter().map(|(home, ..)| *home);
+        let homes = blocks().map(|(home, ..)| home);
         let _steady = handle.core().steady()?;
         if let Some(keeper) = capture::keeper(handle)? {
-            for (home, block, writes) in &blocks {
-                keeper.keep(self, *home, *block, *writes);
+            for (home, block, writes) in blocks() {
+                keeper.keep(self, home, block, writes);
             }
-            return self.on_device_of(handle, homes, work).map(|()| None);
+            return self.on_device_of(handle, homes, work);
         }
         let submitted = self.on_device_of(handle, homes, work);
-        if blocks.is_empty() {
-            return submitted.map(|()| None);
+        if blocks().next().is_none() {
+            return submitted;
         }
         let (fence, recorded) = Fence::after_work(handle);
-        for (home, block, writes) in blocks {
+        for (home, block, writes) in blocks() {
             self.add_use(home, block, &fence, writes);
         }
-        submitted.and(recorded)?;
-        Ok(Some(fence))
+        submitted.and(recorded)
     }
 
     /// # Safety
@@ -727,15 +811,19 @@ impl Inner {
         size: usize,
         kind: CopyKind,
         handle: &Handle,
-    ) -> Result<Option<Arc<Fence>>> {
+    ) -> Result<()> {
         if size == 0 {
-            return Ok(None);
+            return Ok(());
         }
         let (dst, src) = (dst.expose_provenance(), src.expose_provenance());
-        self.submit(handle, &[(dst, size, true), (src, size, false)], || {
-            // SAFETY: as this function demands; the handle is alive.
-            unsafe { cuda::memcpy_async(dst, src, size, kind, handle.raw()) }
-        })
+        self.submit(
+            handle,
+            Touched::by_copy(kind, (dst, size), (src, size)),
+            || {
+                // SAFETY: as this function demands; the handle is alive.
+                unsafe { cuda::memcpy_async(dst, src, size, kind, handle.raw()) }
+            },
+        )
     }
 
     /// # Safety
@@ -746,11 +834,11 @@ impl Inner {
         value: u8,
         size: usize,
         handle: &Handle,
-    ) -> Result<Option<Arc<Fence>>> {
+    ) -> Result<()> {
         if size == 0 {
-            return Ok(None);
+            return Ok(());
         }
-        self.submit(handle, &[(address, size, true)], || {
+        self.submit(handle, [Touched::by_fill(address, size)], || {
             // SAFETY: as this function demands; the handle is alive.
             unsafe { cuda::memset_async(address, value, size, handle.raw()) }
         })
@@ -796,5 +884,31 @@ impl Inner {
             live.extend(blocks(place, state.native.live_blocks()));
         }
         live
+    }
+}
+
+#[cfg(all(test, feature = "sim", not(shuttle)))]
+mod tests {
+    use crate::{Config, MemoryManager, Stream, cuda_calls_on_this_thread as calls};
+
+    #[test]
+    fn a_copy_makes_two_calls_beside_the_copy_itself() {
+        let (manager, stream) = (
+            MemoryManager::new(Config::default()).unwrap(),
+            Stream::new().unwrap(),
+        );
+        let device = manager.device::<u8>(4096, &stream).unwrap();
+        let mut host = manager.pinned::<u8>(4096).unwrap();
+        let (to, from) = (device.as_ptr(), host.as_ptr());
+        for round in 0..8 {
+            let before = calls();
+            // SAFETY: both blocks have that many bytes.
+            unsafe { manager.copy_to_device_async(to.cast(), from.cast(), 4096, &stream) }.unwrap();
+            drop(stream.copy_to_device(&host, &device).unwrap());
+            drop(stream.copy_to_host(&device, &mut host).unwrap());
+            // The first may have to make events.
+            assert!(round < 4 || calls() - before == 9, "{}", calls() - before);
+        }
+        stream.synchronize().unwrap();
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod adopted;
 mod inner;
+mod warm_up;
 
 pub(crate) use inner::{Home, Inner};
 
@@ -29,9 +30,10 @@ use crate::{
         lock,
     },
 };
-use inner::{Hook, Memory, sum};
+use inner::{Hook, Memory, Touched, sum};
 use lazy_static::lazy_static;
 use std::{ffi::c_void, fmt, sync::Arc};
+use warm_up::Warmer;
 
 lazy_static! {
     static ref INSTANCE: MemoryManager = match Config::from_env() {
@@ -131,7 +133,8 @@ impl MemoryManager {
         let observed = Observed::default();
         Self {
             inner: Arc::new(Inner {
-                pinned: Pool::new(Source::Pinned, pinned, observed.clone()),
+                pinned: Arc::new(Pool::new(Source::Pinned, pinned, observed.clone())),
+                warmer: Warmer::new(config.pinned_warm_up),
                 devices: OnceLock::new(),
                 mode: AtomicU8::new(config.mode.index()),
                 config: Mutex::new(config),
@@ -176,6 +179,24 @@ impl MemoryManager {
         let _called = checker::called_here();
         self.inner
             .free(ptr.expose_provenance(), FreeOn::Recorded, Memory::Pinned)
+    }
+
+    /// Grows the pinned pool, on the calling thread, until at least `bytes` of it are idle; how many bytes were reserved for
+    /// that, 0 if nothing had to be. What is missing comes as one segment. It counts as the pool's first allocation, which
+    /// reserves [`Config::pinned_pool_size`].
+    ///
+    /// [`Config::pinned_warm_up`] does this in the background.
+    ///
+    /// # Errors
+    /// As [`MemoryManager::allocate_pinned`]; what has been reserved by then stays.
+    #[cfg_attr(feature = "sim", track_caller)]
+    pub fn warm_up_pinned(&self, bytes: usize) -> Result<usize> {
+        let _called = checker::called_here();
+        if bytes == 0 {
+            return Ok(0);
+        }
+        self.inner.gate()?;
+        self.inner.pinned.reserve_ahead(bytes)
     }
 
     // Device memory
@@ -294,7 +315,6 @@ impl MemoryManager {
             self.inner
                 .copy(dst, src, size, CopyKind::HostToDevice, handle_of(stream))
         }
-        .map(drop)
     }
 
     /// Copies `size` bytes from device to host memory in `stream` (reference: `copyToHostAsync`; `cudaMemcpyAsync`).
@@ -319,7 +339,6 @@ impl MemoryManager {
             self.inner
                 .copy(dst, src, size, CopyKind::DeviceToHost, handle_of(stream))
         }
-        .map(drop)
     }
 
     /// Copies `size` bytes within device memory in `stream`.
@@ -343,7 +362,6 @@ impl MemoryManager {
             self.inner
                 .copy(dst, src, size, CopyKind::DeviceToDevice, handle_of(stream))
         }
-        .map(drop)
     }
 
     /// Copies `height` rows of `width` bytes whose starts are `pitch` bytes apart (`cudaMemcpy2DAsync`).
@@ -371,27 +389,26 @@ impl MemoryManager {
             return Ok(());
         }
         let (dst, src) = (dst.expose_provenance(), src.expose_provenance());
-        let spans = [
-            (dst, rows_span(dst_pitch, width, height)?, true),
-            (src, rows_span(src_pitch, width, height)?, false),
-        ];
+        let spans = Touched::by_copy(
+            kind,
+            (dst, rows_span(dst_pitch, width, height)?),
+            (src, rows_span(src_pitch, width, height)?),
+        );
         let handle = handle_of(stream);
-        self.inner
-            .submit(handle, &spans, || {
-                let (dst, src) = (
-                    Rows {
-                        start: dst,
-                        pitch: dst_pitch,
-                    },
-                    Rows {
-                        start: src,
-                        pitch: src_pitch,
-                    },
-                );
-                // SAFETY: as this function demands; the handle is alive.
-                unsafe { cuda::memcpy_2d_async(dst, src, width, height, kind, handle.raw()) }
-            })
-            .map(drop)
+        self.inner.submit(handle, spans, || {
+            let (dst, src) = (
+                Rows {
+                    start: dst,
+                    pitch: dst_pitch,
+                },
+                Rows {
+                    start: src,
+                    pitch: src_pitch,
+                },
+            );
+            // SAFETY: as this function demands; the handle is alive.
+            unsafe { cuda::memcpy_2d_async(dst, src, width, height, kind, handle.raw()) }
+        })
     }
 
     /// Sets `size` bytes of device memory to `value` in `stream` (`cudaMemsetAsync`).
@@ -415,7 +432,6 @@ impl MemoryManager {
             self.inner
                 .memset(ptr.expose_provenance(), value, size, handle_of(stream))
         }
-        .map(drop)
     }
 
     /// Sets `height` rows of `width` bytes whose starts are `pitch` bytes apart (`cudaMemset2DAsync`).
@@ -440,16 +456,14 @@ impl MemoryManager {
             return Ok(());
         }
         let start = ptr.expose_provenance();
-        let spans = [(start, rows_span(pitch, width, height)?, true)];
+        let spans = [Touched::by_fill(start, rows_span(pitch, width, height)?)];
         let handle = handle_of(stream);
-        self.inner
-            .submit(handle, &spans, || {
-                // SAFETY: as this function demands; the handle is alive.
-                unsafe {
-                    cuda::memset_2d_async(Rows { start, pitch }, value, width, height, handle.raw())
-                }
-            })
-            .map(drop)
+        self.inner.submit(handle, spans, || {
+            // SAFETY: as this function demands; the handle is alive.
+            unsafe {
+                cuda::memset_2d_async(Rows { start, pitch }, value, width, height, handle.raw())
+            }
+        })
     }
 
     /// Tells the manager that work submitted to `stream` so far (a kernel launch) uses the block that `ptr` points into:
@@ -534,6 +548,7 @@ impl MemoryManager {
             return;
         }
         self.inner.pinned.set_limit(limit);
+        self.inner.warmer.after_limit(&self.inner.pinned);
     }
 
     /// Sets the most that each device's own pool may hold, in bytes; what it holds beyond stays until it is trimmed.
@@ -667,7 +682,7 @@ impl MemoryManager {
         let _called = checker::called_here();
         context::check_all()?;
         self.inner.adopted.release();
-        let mut total = self.inner.pinned.trim();
+        let mut total = self.inner.trim_pinned();
         for state in self.inner.states() {
             total = sum(total, state.trim());
         }
@@ -683,7 +698,10 @@ impl MemoryManager {
     pub fn shutdown(&self) -> Result<ShutdownReport> {
         context::check_all()?;
         self.inner.adopted.release();
-        let mut released = self.inner.pinned.shutdown();
+        let mut released = {
+            let _held = self.inner.warmer.hold(&self.inner.pinned);
+            self.inner.pinned.shutdown()
+        };
         for state in self.inner.states() {
             released = sum(released, state.pool.shutdown());
             if state.native.is_used() {

@@ -2,6 +2,8 @@
 //!
 //! Every function here takes the lock for short steps and makes its CUDA calls between them.
 
+mod warm_up;
+
 use super::{GRANULE, Pool, State, best_fit, observer::SegmentChange, segment};
 use crate::{
     config::Reuse,
@@ -75,18 +77,18 @@ impl Pool {
         }
     }
 
-    /// Reserves the configured size, as far as the limit allows, once.
-    fn prepare(&self) -> Result<()> {
+    /// Reserves the configured size, as far as the limit allows, once; the bytes.
+    fn prepare(&self) -> Result<usize> {
         let len = {
             let mut state = lock(&self.state);
             if state.prepared {
-                return Ok(());
+                return Ok(0);
             }
             if let Some(by) = state.growing {
                 if by != thread::current().id() {
                     drop(self.wait_for_growth(state));
                 }
-                return Ok(());
+                return Ok(0);
             }
             let initial = state.config.initial;
             let rounded = initial.checked_next_multiple_of(GRANULE).ok_or_else(|| {
@@ -99,7 +101,7 @@ impl Pool {
             let len = rounded.min(state.config.limit.unwrap_or(usize::MAX) / GRANULE * GRANULE);
             if len == 0 {
                 state.prepared = true;
-                return Ok(());
+                return Ok(0);
             }
             state.growing = Some(thread::current().id());
             len
@@ -120,7 +122,7 @@ impl Pool {
         })?;
         let mut state = self.enter(base, len)?;
         state.prepared = true;
-        Ok(())
+        Ok(len)
     }
 
     /// Asks about closed epochs and recorded uses, and searches again.
@@ -208,9 +210,7 @@ impl Pool {
             let mut state = lock(&self.state);
             if let Some(by) = state.growing {
                 if by == thread::current().id() {
-                    return Err(Error::Unsupported {
-                        reason: "an allocation that makes a pool grow, inside the report of a segment by which it grows".into(),
-                    });
+                    return Err(growth_inside_a_growth());
                 }
                 drop(self.wait_for_growth(state));
                 return Ok(Growth::Elsewhere);
@@ -505,6 +505,15 @@ impl State {
             .owner_for_free(&live.on_no_stream(), &self.extras, None);
         let _ = self.space.free_at(slot, owner);
         self.forget(&live);
+    }
+}
+
+/// The error for a call of an observer's that would wait for itself.
+fn growth_inside_a_growth() -> Error {
+    Error::Unsupported {
+        reason:
+            "an allocation that makes a pool grow, inside the report of a segment by which it grows"
+                .into(),
     }
 }
 

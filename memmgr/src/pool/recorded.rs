@@ -115,6 +115,24 @@ pub(crate) fn pending_uses(uses: &[Use], span: Span, only_writes: bool) -> Vec<A
         .collect()
 }
 
+/// As [`pending_uses`], for a stream that is about to use these bytes: its own uses it follows by itself.
+pub(super) fn uses_of_others(
+    uses: &[Use],
+    span: Span,
+    only_writes: bool,
+    handle: &Handle,
+) -> Vec<Arc<Fence>> {
+    uses.iter()
+        .filter(|used| {
+            (used.writes || !only_writes)
+                && !Arc::ptr_eq(used.fence.core(), handle.core())
+                && used.span.overlaps(span)
+                && !used.fence.is_done()
+        })
+        .map(|used| used.fence.clone())
+        .collect()
+}
+
 /// How many uses of a block are worth a look for those that have finished.
 const MANY_USES: usize = 16;
 /// How many uses of a block are kept apart.
@@ -174,8 +192,7 @@ impl Users {
 
     /// What a stream must wait for before it uses these bytes: uses of other streams, and the stream of the block.
     pub fn before_use(&self, span: Span, handle: &Handle, writes: bool) -> Vec<Arc<Fence>> {
-        let mut fences = pending_uses(&self.uses, span, !writes);
-        fences.retain(|fence| !Arc::ptr_eq(fence.core(), handle.core()));
+        let mut fences = uses_of_others(&self.uses, span, !writes, handle);
         if let Some(core) = &self.stream
             && !Arc::ptr_eq(core, handle.core())
             && !self.followers.contains(&handle.core().uid)

@@ -173,6 +173,26 @@ pub(crate) fn release_orphans() {
     }
 }
 
+/// How much is to be idle, and who asks.
+pub(crate) struct Warm<'a> {
+    /// Bytes.
+    pub idle: usize,
+    /// Who asks lies ahead of need on a thread of the manager's own: by the pool's growth at a time, only in a pool that is
+    /// in use, and only while this says so (asked under the pool's lock). Otherwise everything at once.
+    pub ahead: Option<&'a dyn Fn() -> bool>,
+}
+
+/// How one step of it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Warmed {
+    /// So much is idle.
+    Enough,
+    /// The pool has grown by so many bytes.
+    Grown(usize),
+    /// It is not wanted any more.
+    Stopped,
+}
+
 /// How much memory a place has, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Capacity {

@@ -4,7 +4,7 @@ use super::{
     Freed, Pool, State,
     best_fit::OwnerId,
     order::add_follower,
-    recorded::{Span, pending_uses, query_all, record},
+    recorded::{Span, pending_uses, query_all, record, uses_of_others},
 };
 use crate::{
     checker,
@@ -130,7 +130,9 @@ impl Pool {
         let many = lock(&self.state)
             .make_extra(block.start)
             .map(|extra| record(&mut extra.uses, block.span, fence, writes));
-        query_all(many.unwrap_or_default());
+        if let Some(many) = many.filter(|many| !many.is_empty()) {
+            query_all(many);
+        }
     }
 
     /// The recorded uses of the range that are not known to have finished: all, or those that write.
@@ -145,8 +147,6 @@ impl Pool {
     /// What a stream must wait for before it uses a block: recorded uses of other streams, and, unless it is the stream
     /// that the block was allocated on, the marks that the block's memory carries.
     pub fn before_use(&self, block: BlockRange, handle: &Handle, writes: bool) -> Vec<Arc<Fence>> {
-        let mut fences = self.uses(block, !writes);
-        fences.retain(|fence| !Arc::ptr_eq(fence.core(), handle.core()));
         let mut guard = lock(&self.state);
         let state = &mut *guard;
         let State {
@@ -155,20 +155,27 @@ impl Pool {
             extras,
             ..
         } = state;
-        if let Some(live) = space.live(block.start) {
-            let live = live.data;
-            let allocated_here = order
-                .core(live.stream())
-                .is_some_and(|stream| Arc::ptr_eq(stream, handle.core()));
-            if !allocated_here
-                && !planted::is_made(Mistake::InheritedMarksAreForgotten)
-                && live.inherited != OwnerId::IDLE
-                && !extras.of(live).followers.contains(&handle.core().uid)
+        let Some(live) = space.data_mut(block.start) else {
+            return Vec::new();
+        };
+        let mut fences = uses_of_others(&extras.of(live).uses, block.span, !writes, handle);
+        let allocated_here = order
+            .core(live.stream())
+            .is_some_and(|stream| Arc::ptr_eq(stream, handle.core()));
+        if allocated_here {
+            return fences;
+        }
+        checker::shared(block.start, live.requested);
+        if !planted::is_made(Mistake::InheritedMarksAreForgotten)
+            && live.inherited != OwnerId::IDLE
+            && !extras.of(live).followers.contains(&handle.core().uid)
+        {
+            fences.extend(order.marks_of(extras.inherited(live), Some(handle.core())));
+            // Nothing is left to wait for: the stream follows them all.
+            if fences.is_empty()
+                && let Some(extra) = extras.make(live)
             {
-                fences.extend(order.marks_of(extras.inherited(live), Some(handle.core())));
-            }
-            if !allocated_here {
-                checker::shared(block.start, live.requested);
+                add_follower(&mut extra.followers, handle.core().uid);
             }
         }
         fences

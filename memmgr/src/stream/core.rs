@@ -71,24 +71,17 @@ enum End {
     Deferred,
 }
 
-/// Whether a stream is being captured is asked first, and something submitted then: nobody may begin or end a capture
-/// between the two, or the one is in a graph that does not keep its memory, and the other runs in no order.
-#[derive(Default)]
-struct Submitting {
-    calls: usize,
-    /// A capture begins or ends.
-    turns: bool,
-}
+/// In [`StreamCore::submitting`]: a capture begins or ends.
+const TURNS: u64 = 1 << 63;
 
 /// As long as this lives, no capture of the manager's begins or ends on the stream.
 pub(crate) struct Steady<'a>(&'a StreamCore);
 
 impl Drop for Steady<'_> {
     fn drop(&mut self) {
-        let mut submitting = lock(&self.0.submitting);
-        submitting.calls = submitting.calls.saturating_sub(1);
-        if submitting.calls == 0 {
-            self.0.quiet.notify_all();
+        // Only the end of a capture waits, and it says so.
+        if self.0.submitting.fetch_sub(1, Ordering::AcqRel) == TURNS + 1 {
+            self.0.wake();
         }
     }
 }
@@ -106,8 +99,12 @@ pub(crate) struct StreamCore {
     users: AtomicU64,
     /// Whether the stream was being captured when it was last asked: no event can be recorded on it then.
     capturing: AtomicBool,
-    submitting: Mutex<Submitting>,
-    /// Signalled when nobody submits, and when a capture has begun or ended.
+    /// How many calls submit now, and whether a capture begins or ends ([`TURNS`]). Whether a stream is being captured is
+    /// asked first, and something submitted then: nobody may begin or end a capture between the two, or the one is in a
+    /// graph that does not keep its memory, and the other runs in no order.
+    submitting: AtomicU64,
+    turning: Mutex<()>,
+    /// Signalled when nobody submits any more while a capture ends, and when a capture has begun or ended.
     quiet: Condvar,
     /// Who keeps what is allocated on the stream now: set while [`Stream::capture`](crate::Stream::capture) runs.
     keeps: AtomicBool,
@@ -124,8 +121,8 @@ struct Turn<'a>(&'a StreamCore);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        lock(&self.0.submitting).turns = false;
-        self.0.quiet.notify_all();
+        self.0.submitting.fetch_sub(TURNS, Ordering::AcqRel);
+        self.0.wake();
     }
 }
 
@@ -164,7 +161,12 @@ impl StreamCore {
         self.place.store(both, std::sync::atomic::Ordering::Relaxed);
     }
 
-    /// A tick of the stream's clock.
+    /// What the stream's clock says.
+    pub fn now(&self) -> u64 {
+        self.clock.load(Ordering::Acquire)
+    }
+
+    /// What the stream's clock says, for the last time: whoever asks after this is told more.
     pub fn tick(&self) -> u64 {
         self.clock.fetch_add(1, Ordering::AcqRel)
     }
@@ -265,24 +267,29 @@ impl StreamCore {
     /// while another thread begins or ends a capture.
     pub fn steady(&self) -> Result<Steady<'_>> {
         process::gate()?;
-        let mut submitting = lock(&self.submitting);
-        if submitting.turns {
-            return Err(capture::turning());
-        }
-        submitting.calls += 1;
+        self.submitting
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |calls| {
+                (calls & TURNS == 0).then_some(calls.wrapping_add(1))
+            })
+            .map_err(|_| capture::turning())?;
         Ok(Steady(self))
+    }
+
+    /// Wakes who ends a capture, and is between its look and its sleep or asleep.
+    #[cold]
+    fn wake(&self) {
+        drop(lock(&self.turning));
+        self.quiet.notify_all();
     }
 
     /// Begins a capture with `f`: refused while others submit, since such a call may take as long as the stream's work.
     pub fn begin_capture<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         process::gate()?;
-        {
-            let mut submitting = lock(&self.submitting);
-            if submitting.turns || submitting.calls > 0 {
-                return Err(capture::turning());
-            }
-            submitting.turns = true;
-        }
+        self.submitting
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |calls| {
+                (calls == 0).then_some(TURNS)
+            })
+            .map_err(|_| capture::turning())?;
         let _turn = Turn(self);
         f()
     }
@@ -293,16 +300,24 @@ impl StreamCore {
         if process::is_forked() {
             return f();
         }
-        {
-            let wait = |submitting, until: fn(&mut Submitting) -> bool| {
-                self.quiet
-                    .wait_while(submitting, until)
-                    .unwrap_or_else(PoisonError::into_inner)
-            };
-            let mut submitting = wait(lock(&self.submitting), |submitting| submitting.turns);
-            submitting.turns = true;
-            drop(wait(submitting, |submitting| submitting.calls > 0));
+        let turn = || {
+            let free = |calls: u64| (calls & TURNS == 0).then_some(calls | TURNS);
+            self.submitting
+                .fetch_update(Ordering::AcqRel, Ordering::Acquire, free)
+        };
+        let mut turning = lock(&self.turning);
+        let wait = |turning| {
+            self.quiet
+                .wait(turning)
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        while turn().is_err() {
+            turning = wait(turning);
         }
+        while self.submitting.load(Ordering::Acquire) != TURNS {
+            turning = wait(turning);
+        }
+        drop(turning);
         let _turn = Turn(self);
         f()
     }
@@ -641,7 +656,8 @@ impl Handle {
             owned: AtomicBool::new(owned),
             users: AtomicU64::new(USER),
             capturing: AtomicBool::new(false),
-            submitting: Mutex::default(),
+            submitting: AtomicU64::new(0),
+            turning: Mutex::new(()),
             quiet: Condvar::new(),
             keeps: AtomicBool::new(false),
             keeper: Mutex::new(None),
@@ -681,7 +697,77 @@ impl Drop for Handle {
 #[cfg(all(test, feature = "sim"))]
 mod tests {
     use crate::{cuda, stream::Stream, stream::handle_of};
-    use std::{sync::mpsc, thread, time::Duration};
+    use std::{
+        sync::{
+            atomic::{AtomicI32, AtomicU32, Ordering::SeqCst},
+            mpsc,
+        },
+        thread,
+        time::Duration,
+    };
+
+    /// No capture begins or ends between a question and what depends on its answer, and who ends one is woken.
+    #[test]
+    fn who_submits_and_who_begins_or_ends_a_capture_exclude_each_other() {
+        let (sender, receiver) = mpsc::channel();
+        let worker = thread::spawn(move || {
+            let stream = Stream::new().unwrap();
+            let core = handle_of(&stream).core();
+            // Who submits, and -1 for a turn.
+            let inside = AtomicI32::new(0);
+            let (submitted, begun) = (AtomicU32::new(0), AtomicU32::new(0));
+            let turn = || {
+                assert_eq!(inside.swap(-1, SeqCst), 0, "somebody submits in a turn");
+                thread::yield_now();
+                assert_eq!(inside.swap(0, SeqCst), -1, "a turn within a turn");
+            };
+            thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        for _ in 0..20_000 {
+                            let Ok(steady) = core.steady() else {
+                                thread::yield_now();
+                                continue;
+                            };
+                            assert!(inside.fetch_add(1, SeqCst) >= 0, "a turn beside a call");
+                            submitted.fetch_add(1, SeqCst);
+                            inside.fetch_sub(1, SeqCst);
+                            drop(steady);
+                        }
+                    });
+                    scope.spawn(|| {
+                        for _ in 0..5_000 {
+                            core.end_capture(turn);
+                            let turned = core.begin_capture(|| {
+                                turn();
+                                Ok(())
+                            });
+                            if turned.is_ok() {
+                                begun.fetch_add(1, SeqCst);
+                            }
+                        }
+                    });
+                }
+            });
+            assert!(submitted.into_inner() > 0 && begun.into_inner() > 0);
+            // Who ends a capture sleeps as long as somebody submits; nobody comes in meanwhile.
+            let steady = core.steady().unwrap();
+            thread::scope(|scope| {
+                let ends = scope.spawn(|| core.end_capture(turn));
+                thread::sleep(Duration::from_millis(100));
+                assert!(!ends.is_finished() && core.steady().is_err());
+                drop(steady);
+            });
+            // Nobody is left inside.
+            assert!(core.begin_capture(|| Ok(())).is_ok());
+            sender.send(()).unwrap();
+        });
+        let ended = receiver.recv_timeout(Duration::from_secs(60));
+        if worker.is_finished() || ended.is_ok() {
+            worker.join().unwrap();
+        }
+        assert!(ended.is_ok(), "somebody waits for ever");
+    }
 
     /// The owner of a borrowed stream may destroy it once the last `Stream` is gone: no call of another thread uses it then.
     #[test]
