@@ -72,6 +72,7 @@ pollster::block_on(upload_and_clear()).unwrap();
 )]
 #![deny(missing_docs)]
 
+mod biased;
 mod buffer;
 mod capture;
 mod checker;

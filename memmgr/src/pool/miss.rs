@@ -6,15 +6,16 @@ mod warm_up;
 
 use super::{GRANULE, Pool, State, best_fit, observer::SegmentChange, segment};
 use crate::{
+    biased::Guard,
     config::Reuse,
     context, cuda,
     error::{Error, Place, Result},
     event::Fence,
     planted::{self, Mistake},
     stream::Handle,
-    sync::{MutexGuard, lock, thread},
+    sync::thread,
 };
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// Segments are multiples of this: the page of a device.
 const PAGE: usize = 2 << 20;
@@ -44,7 +45,7 @@ impl Pool {
         }
         self.prepare()?;
         let reuse = {
-            let state = lock(&self.state);
+            let state = self.state.lock();
             if let Some(limit) = state.config.limit.filter(|limit| rounded > *limit) {
                 return Err(Error::LimitExceeded {
                     place: self.place(),
@@ -80,13 +81,14 @@ impl Pool {
     /// Reserves the configured size, as far as the limit allows, once; the bytes.
     fn prepare(&self) -> Result<usize> {
         let len = {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             if state.prepared {
                 return Ok(0);
             }
             if let Some(by) = state.growing {
                 if by != thread::current().id() {
-                    drop(self.wait_for_growth(state));
+                    drop(state);
+                    self.wait_for_growth();
                 }
                 return Ok(0);
             }
@@ -128,7 +130,7 @@ impl Pool {
     /// Asks about closed epochs and recorded uses, and searches again.
     fn look(&self, size: usize, on: Option<&Handle>, raw: bool) -> Option<usize> {
         let search = || {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             let found = state.take_usable_on(size, on, raw)?;
             state.counters.reuses += 1;
             Some(found)
@@ -152,7 +154,9 @@ impl Pool {
     /// Ends the open epochs of all other streams. Those whose stream turns out to be idle are complete at once; the rest
     /// get their event at their stream's next call.
     fn end_epochs(&self, on: Option<&Handle>) {
-        let ended = lock(&self.state)
+        let ended = self
+            .state
+            .lock()
             .order
             .end_epochs(on.map(|on| on.core().uid));
         let mut idle: Vec<(u64, bool)> = Vec::new();
@@ -173,14 +177,14 @@ impl Pool {
             }
         }
         if !done.is_empty() {
-            lock(&self.state).complete(&done, true);
+            self.state.lock().complete(&done, true);
         }
     }
 
     /// Queries fences and makes what has completed idle: a bounded part, or all of it.
     pub(super) fn poll(&self, all: bool) {
         crate::stream::finish_retirements();
-        let candidates = lock(&self.state).order.candidates(all);
+        let candidates = self.state.lock().order.candidates(all);
         let mut done: Vec<Arc<Fence>> = Vec::new();
         for queue in candidates {
             for fence in queue {
@@ -196,7 +200,7 @@ impl Pool {
                 }
             }
         }
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.complete(&done, all);
         if all || state.order.is_crowded() {
             state.order.sweep();
@@ -207,12 +211,13 @@ impl Pool {
     fn grow(&self, size: usize, rounded: usize, on: Option<&Handle>, raw: bool) -> Result<Growth> {
         let mut asked = false;
         let (wanted, exact) = loop {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             if let Some(by) = state.growing {
                 if by == thread::current().id() {
                     return Err(growth_inside_a_growth());
                 }
-                drop(self.wait_for_growth(state));
+                drop(state);
+                self.wait_for_growth();
                 return Ok(Growth::Elsewhere);
             }
             if let Some(address) = state.take_usable_on(size, on, raw) {
@@ -274,24 +279,22 @@ impl Pool {
     }
 
     /// Puts a new segment into the books, after telling the observer.
-    fn enter(&self, base: usize, len: usize) -> Result<MutexGuard<'_, State>> {
+    fn enter(&self, base: usize, len: usize) -> Result<Guard<'_, State>> {
         // One thread at a time gets here, so that a segment that can be entered now still can after the report.
-        if lock(&self.state).space.segment_of(base).is_none() {
+        if self.state.lock().space.segment_of(base).is_none() {
             self.report_segment(base, len, SegmentChange::Added);
         }
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.publish(base, len)?;
         Ok(state)
     }
 
-    fn wait_for_growth<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    /// Waits until no thread gets a segment. No lock may be held.
+    fn wait_for_growth(&self) {
+        let mut state = self.state.lock_to_wait();
         while state.growing.is_some() {
-            state = self
-                .grown
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = state.wait(&self.grown);
         }
-        state
     }
 
     /// Takes memory that other streams have freed, and waits for their marks: on the device for a request with a
@@ -305,7 +308,7 @@ impl Pool {
         loop {
             let core = on.map(Handle::core);
             let (address, marks) = {
-                let mut guard = lock(&self.state);
+                let mut guard = self.state.lock();
                 let State { space, order, .. } = &mut *guard;
                 let Some(taken) =
                     space.allocate_ranked(size, GRANULE, &mut |id| order.rank(id, core))
@@ -322,7 +325,7 @@ impl Pool {
                 Some(handle) => mark.wait_on_stream(handle),
                 None => mark.wait_on_host(),
             });
-            let mut guard = lock(&self.state);
+            let mut guard = self.state.lock();
             let state = &mut *guard;
             for mark in &marks {
                 state.order.enqueue(mark);
@@ -356,7 +359,9 @@ impl Pool {
             total: usize::MAX,
             free: None,
         });
-        lock(&self.state).out_of_memory(self.place(), size, capacity)
+        self.state
+            .lock()
+            .out_of_memory(self.place(), size, capacity)
     }
 
     /// Gives every wholly idle segment back to CUDA; the bytes. Work that is still running keeps its memory.
@@ -370,7 +375,7 @@ impl Pool {
     /// Gives segments back that `shutdown` could not, unless CUDA would make this call wait for running work.
     fn release_retiring(&self) {
         {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             state.release_due = false;
             if !state.has_empty_retiring() {
                 return;
@@ -389,7 +394,7 @@ impl Pool {
 
     fn release_segments(&self, mut wanted: impl FnMut(&State, usize) -> bool) -> Result<usize> {
         let segments: Vec<(usize, usize)> = {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             let idle: Vec<(usize, usize)> = state
                 .space
                 .segments()
@@ -420,7 +425,7 @@ impl Pool {
     /// Waits on the host for everything that the pool's free memory waits for, and makes it idle.
     pub fn wait_for_pending(&self) -> Result<()> {
         crate::stream::finish_retirements();
-        let marks = lock(&self.state).order.all_marks();
+        let marks = self.state.lock().order.all_marks();
         let mut waited = Ok(());
         for mark in &marks {
             // A capture that kept everybody from the stream may be over.
@@ -433,7 +438,7 @@ impl Pool {
         }
         let (done, left): (Vec<Arc<Fence>>, Vec<Arc<Fence>>) =
             marks.into_iter().partition(|mark| mark.is_done());
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         // What cannot be recorded now, as on a stream that is being captured, is recorded at its stream's next call.
         for mark in &left {
             state.order.enqueue(mark);
@@ -448,7 +453,7 @@ impl Pool {
     pub fn shutdown(&self) -> Result<usize> {
         let waited = self.wait_for_pending();
         let released = self.release_segments(|_, _| true)?;
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.release_due = false;
         state.retiring = state.space.segments().map(|segment| segment.base).collect();
         state.prepared = false;
@@ -463,7 +468,7 @@ impl Drop for Pool {
         }
         // CUDA's free functions wait for the whole device, which a drop must not: the next slow call of any manager
         // gives the segments back.
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.get_mut();
         // No guard is left, since a guard holds the manager. Raw blocks may be: their segments stay for good.
         let bases: Vec<usize> = state
             .space
@@ -522,7 +527,7 @@ struct Ticket<'a>(&'a Pool);
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        lock(&self.0.state).growing = None;
+        self.0.state.lock().growing = None;
         if !planted::is_made(Mistake::GrowthWakesNobody) {
             self.0.grown.notify_all();
         }

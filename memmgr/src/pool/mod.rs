@@ -19,12 +19,13 @@ pub(crate) use recorded::{Span, Use, Users, pending_uses, query_all, record};
 pub(crate) use uses::{BlockRange, check_inside};
 
 use crate::{
+    biased::Biased,
     config::Reuse,
     error::{Error, OutOfMemory, Place, Result},
     event::Fence,
     stats::PoolStats,
     stream::{Handle, StreamCore},
-    sync::{Condvar, Mutex, lock, thread::ThreadId},
+    sync::{Condvar, thread::ThreadId},
 };
 use best_fit::{ClassId, FreeError, Owner, OwnerId, Slot, Space, Taken};
 use live::{Extra, Extras, Live, Place as StreamPlace};
@@ -82,7 +83,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Pool {
     source: Source,
-    state: Mutex<State>,
+    state: Biased<State>,
     /// Signalled when `growing` ends.
     grown: Condvar,
     observed: Observed,
@@ -127,7 +128,7 @@ impl Pool {
         };
         Self {
             source,
-            state: Mutex::new(state),
+            state: Biased::new(state),
             grown: Condvar::new(),
             observed,
         }
@@ -145,7 +146,7 @@ impl Pool {
     #[inline]
     pub fn allocate(&self, size: usize, on: Option<&Handle>, raw: bool) -> Result<usize> {
         {
-            let mut guard = lock(&self.state);
+            let mut guard = self.state.lock();
             let state = &mut *guard;
             if state.prepared && !state.release_due {
                 let place = on.map(|on| state.order.place(on.core()));
@@ -168,7 +169,7 @@ impl Pool {
     fn allocate_missed(&self, size: usize, on: Option<&Handle>, raw: bool) -> Result<usize> {
         self.attend(on);
         let served = self.allocate_slowly(size, on, raw);
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         match served {
             Ok(_) => state.counters.served += 1,
             Err(_) => state.counters.failures += 1,
@@ -180,7 +181,7 @@ impl Pool {
     #[cold]
     fn attend(&self, on: Option<&Handle>) {
         let (wanted, crowded) = {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             let wanted = on.map(|on| state.order.epochs_to_close(on.core()));
             (wanted.unwrap_or_default(), state.order.is_crowded())
         };
@@ -197,7 +198,7 @@ impl Pool {
     #[inline]
     pub fn free(&self, address: usize, on: FreeOn<'_>) -> Result<Option<()>> {
         let (single, attention) = {
-            let mut guard = lock(&self.state);
+            let mut guard = self.state.lock();
             let state = &mut *guard;
             let Some(slot) = state.space.find(address) else {
                 return match state.space.why_not_live(address) {
@@ -238,10 +239,10 @@ impl Pool {
                 Some(handle) => drop(fence.record_begun(handle)),
                 None => fence.leave_open(),
             }
-            lock(&self.state).order.enqueue(&fence);
+            self.state.lock().order.enqueue(&fence);
         }
         if let Some(handle) = handle {
-            let wanted = lock(&self.state).order.epochs_to_close(handle.core());
+            let wanted = self.state.lock().order.epochs_to_close(handle.core());
             self.close_epochs(wanted, Some(handle));
         }
     }
@@ -258,7 +259,7 @@ impl Pool {
                 tracing::warn!(%error, "an epoch could not be closed: it is tried again at its stream's next call");
             }
         }
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         for epoch in &wanted {
             state.order.enqueue(epoch);
         }
@@ -272,12 +273,12 @@ impl Pool {
 
     /// Whether the address lies in one of the pool's segments.
     pub fn contains(&self, address: usize) -> bool {
-        lock(&self.state).space.segment_of(address).is_some()
+        self.state.lock().space.segment_of(address).is_some()
     }
 
     /// Sets the size that is reserved at the first allocation.
     pub fn set_initial(&self, bytes: usize, what: &'static str) -> Result<()> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.prepared {
             return Err(Error::AlreadyInitialized {
                 what,
@@ -297,12 +298,12 @@ impl Pool {
 
     /// Sets the most that the pool may hold; what it holds beyond stays.
     pub fn set_limit(&self, bytes: Option<usize>) {
-        lock(&self.state).config.limit = bytes;
+        self.state.lock().config.limit = bytes;
     }
 
     /// The figures.
     pub fn stats(&self) -> PoolStats {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let (space, counters) = (state.space.stats(), &state.counters);
         let allocations = counters.hits.saturating_add(counters.served);
         PoolStats {
@@ -330,7 +331,7 @@ impl Pool {
 
     /// Sets the peaks to what is the case now.
     pub fn reset_peak(&self) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let stats = state.space.stats();
         state.counters.peak_in_use = stats.in_use;
         state.counters.peak_reserved = stats.reserved;
@@ -338,7 +339,7 @@ impl Pool {
 
     /// Every live block.
     pub fn live_blocks(&self) -> Vec<LiveRange> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         state
             .space
             .live_blocks()
@@ -354,7 +355,7 @@ impl Pool {
     /// What a report says of the free of the live block that starts at `address`; or leaves it to the captured graph that
     /// uses the block. That is one step: the graph may go at any moment.
     pub fn announce_free(&self, address: usize, on: FreeOn<'_>) -> Option<Announced> {
-        let mut guard = lock(&self.state);
+        let mut guard = self.state.lock();
         let State {
             space,
             order,
@@ -375,19 +376,20 @@ impl Pool {
 
     /// Whether memory stays pending because a stream that it was freed on is being captured.
     pub fn waits_for_a_capture(&self) -> bool {
-        lock(&self.state)
+        self.state
+            .lock()
             .order
             .any_mark(|mark| !mark.is_closed() && mark.core().was_capturing())
     }
 
     /// Whether the pool's first allocation has been made, so that its size cannot be set any more.
     pub fn is_initialized(&self) -> bool {
-        lock(&self.state).prepared
+        self.state.lock().prepared
     }
 
     /// Walks everything and verifies it.
     pub fn check(&self) -> Result<(), String> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         state.space.check()?;
         state.order.check(&state.space, &state.extras)
     }

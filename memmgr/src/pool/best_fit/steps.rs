@@ -128,7 +128,8 @@ impl<T: Default> Space<T> {
         let joins_prev = self.blocks.owner(prev) == Some(id);
         let recent = self.recent.slot;
         // A recent span that becomes a part of this one is not filed.
-        if !recent.is_none() && !(joins_next && recent == next) && !(joins_prev && recent == prev) {
+        let joins_recent = (joins_next && recent == next) || (joins_prev && recent == prev);
+        if !recent.is_none() && !joins_recent {
             self.file_recent();
         }
         let (mut span, mut spans) = (slot, 1);

@@ -22,13 +22,13 @@ use std::{
 impl Pool {
     /// What is idle, in bytes.
     pub fn idle(&self) -> usize {
-        lock(&self.state).space.stats().idle
+        self.state.lock().space.stats().idle
     }
 
     /// Grows until so many bytes are idle; how many were reserved for that.
     pub fn reserve_ahead(&self, idle: usize) -> Result<usize> {
         context::check_all()?;
-        let limit = lock(&self.state).config.limit;
+        let limit = self.state.lock().config.limit;
         if let Some(limit) = limit.filter(|limit| idle > *limit) {
             return Err(Error::LimitExceeded {
                 place: self.place(),
@@ -52,12 +52,13 @@ impl Pool {
     pub fn warm(&self, warm: &Warm<'_>) -> Result<Warmed> {
         let mut looked = false;
         let (len, least) = loop {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             if let Some(by) = state.growing {
                 if by == thread::current().id() {
                     return Err(growth_inside_a_growth());
                 }
-                drop(self.wait_for_growth(state));
+                drop(state);
+                self.wait_for_growth();
                 continue;
             }
             if warm
@@ -134,12 +135,9 @@ impl Pool {
 
     /// Waits while this thread grows the pool, unless it is the calling one.
     pub fn wait_for_growth_by(&self, by: ThreadId) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock_to_wait();
         while by != thread::current().id() && state.growing == Some(by) {
-            state = self
-                .grown
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = state.wait(&self.grown);
         }
     }
 }
