@@ -40,43 +40,31 @@ impl Slot {
     }
 }
 
-/// No place in a list.
-pub(super) const NOWHERE: u32 = u32::MAX;
-
 /// What a free span needs to be found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     /// Whose it is.
     pub owner: OwnerId,
-    /// The place in its owner's list.
-    pub place: u32,
-    /// The place in the list of seams of its class; [`NOWHERE`] without a seam.
-    pub seam: u32,
     /// In the tree of the spans of its class and length: the span below it with lower addresses.
     pub left: Slot,
     /// The span below it with higher addresses.
     pub right: Slot,
     /// The span above it.
     pub parent: Slot,
-    /// Whether it is in these lists and in the tree; only the recent span is not.
+    /// Whether it is in that tree; only the recent span is not.
     pub filed: bool,
-    /// Whether the span before it has a seam with it.
-    pub behind_free: bool,
 }
 
 impl Span {
-    /// A span of an owner, in no list and no tree.
+    /// A span of an owner, in no tree.
     #[inline]
     pub fn of(owner: OwnerId) -> Self {
         Self {
             owner,
-            place: NOWHERE,
-            seam: NOWHERE,
             left: Slot::NONE,
             right: Slot::NONE,
             parent: Slot::NONE,
             filed: false,
-            behind_free: false,
         }
     }
 }
@@ -104,17 +92,26 @@ pub(super) struct Block<T> {
     pub prev: Slot,
     /// The block behind it in the segment. In a vacant record: the next vacant one.
     pub next: Slot,
+    /// The owner in whose list the slot is (its span may be gone meanwhile); [`Block::UNLISTED`] if it is in none.
+    pub listed: u32,
+    /// Whether the slot is in the list of seams (the seam may be gone meanwhile).
+    pub seam: bool,
     /// What it is.
     pub body: Body<T>,
 }
 
 impl<T> Block<T> {
+    /// In no owner's list.
+    pub const UNLISTED: u32 = u32::MAX;
+
     /// What a wrong slot leads to: an empty record with no links.
     const NOTHING: Self = Self {
         addr: 0,
         len: 0,
         prev: Slot::NONE,
         next: Slot::NONE,
+        listed: Self::UNLISTED,
+        seam: false,
         body: Body::Vacant,
     };
 
@@ -166,6 +163,11 @@ impl<T: Default> Blocks<T> {
     /// The number of blocks.
     pub fn count(&self) -> usize {
         self.records.len().saturating_sub(self.vacant_count)
+    }
+
+    /// The number of records.
+    pub fn slots(&self) -> usize {
+        self.records.len()
     }
 
     /// The number of vacant records.
@@ -279,17 +281,13 @@ impl<T: Default> Blocks<T> {
         } else {
             self.at(prev).next
         };
-        let block = Block {
-            addr,
-            len,
-            prev,
-            next,
-            body,
-        };
-        let slot = self.fill(block);
+        let slot = self.vacant();
         if slot.is_none() {
             return slot;
         }
+        let block = self.at_mut(slot);
+        (block.addr, block.len, block.prev, block.next) = (addr, len, prev, next);
+        block.body = body;
         if !prev.is_none() {
             self.at_mut(prev).next = slot;
         }
@@ -317,30 +315,28 @@ impl<T: Default> Blocks<T> {
         }
     }
 
+    /// A vacant record, which is not in the list of those any more. It is still in the lists where it was.
     #[inline]
-    fn fill(&mut self, block: Block<T>) -> Slot {
-        if !self.vacant.is_none() {
-            let slot = self.vacant;
-            let free = self.at_mut(slot);
-            let next = free.next;
-            *free = block;
-            self.vacant = next;
-            self.vacant_count = self.vacant_count.saturating_sub(1);
-            return slot;
+    fn vacant(&mut self) -> Slot {
+        if self.vacant.is_none() {
+            return self.push();
         }
-        self.push(block)
+        let slot = self.vacant;
+        self.vacant = self.at(slot).next;
+        self.vacant_count = self.vacant_count.saturating_sub(1);
+        slot
     }
 
     /// Adds a record. The slab grows by a sixteenth, so that little of it is unused.
     #[cold]
-    fn push(&mut self, block: Block<T>) -> Slot {
+    fn push(&mut self) -> Slot {
         let len = self.records.len();
         match u32::try_from(len) {
             Ok(number) if number != Slot::NONE.0 => {
                 if len == self.records.capacity() {
                     self.records.reserve_exact((len / 16).max(64));
                 }
-                self.records.push(block);
+                self.records.push(Block::NOTHING);
                 Slot(number)
             }
             _ => Slot::NONE,

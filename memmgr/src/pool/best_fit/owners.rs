@@ -19,7 +19,8 @@ pub(super) struct OwnerRecord {
     pub spans: usize,
     /// The bytes of its spans together.
     pub bytes: usize,
-    /// Its spans, but for the recent one. Empty for the idle owner, whose spans are those of the idle class.
+    /// Its spans, but for the recent one, and slots that were its spans once (see [`Space::file`](super::Space)). Empty for the
+    /// idle owner, whose spans are those of the idle class.
     pub list: Vec<Slot>,
 }
 
@@ -28,8 +29,6 @@ pub(super) struct OwnerRecord {
 pub(super) struct ClassRecord {
     /// Its spans by length and address, but for the recent one.
     pub index: Index,
-    /// Those of its spans that have a seam.
-    pub seams: Vec<Slot>,
 }
 
 /// All owners and classes.
@@ -131,7 +130,6 @@ impl Owners {
         while self.classes.len() <= up_to.0 as usize {
             self.classes.push(ClassRecord {
                 index: Index::new(),
-                seams: Vec::new(),
             });
         }
     }

@@ -1,13 +1,13 @@
 //! The search for a run: neighbouring free spans of one segment that satisfy a request together.
 //!
 //! Neighbours with the same owner are merged, so a run has at least two owners, and every run begins at a span
-//! with a seam. The search therefore walks the seams of the usable classes, finds the longest run around each,
+//! with a seam. The search therefore walks the seams, finds the longest run around each,
 //! and slides a window over it. Each span of such a run is looked at a constant number of times.
 
 use std::collections::VecDeque;
 
 use super::blocks::{Blocks, Slot};
-use super::owners::{ClassRecord, Owners};
+use super::owners::Owners;
 use super::{OwnerId, align_up};
 
 /// What a search wants.
@@ -66,11 +66,11 @@ struct Span {
 
 /// The best run among the spans for whose owner `usable` gives a rank: the lowest highest rank, then (if
 /// `count_owners`) the fewest owners that are not idle, then the smallest total, then the lowest address.
-/// `classes` are the classes of those spans.
-pub(super) fn best_run<'a, T: Default>(
+/// `seams` has every span with a seam, and perhaps others.
+pub(super) fn best_run<T: Default>(
     blocks: &Blocks<T>,
     owners: &Owners,
-    classes: impl Iterator<Item = &'a ClassRecord>,
+    seams: &[Slot],
     request: Request,
     usable: impl Fn(OwnerId) -> Option<u32>,
     count_owners: bool,
@@ -83,34 +83,32 @@ pub(super) fn best_run<'a, T: Default>(
     });
     let mut run = Vec::new();
     let mut best: Option<(Key, Found)> = None;
-    for class in classes {
-        for &first in &class.seams {
-            // Only the first span of the longest run around this seam counts, so that each run comes once.
-            let block = blocks.at(first);
-            if rank_of(first).is_none()
-                || rank_of(block.next).is_none()
-                || rank_of(block.prev).is_some()
-            {
-                continue;
-            }
-            run.clear();
-            run.extend(blocks.following(first).map_while(|slot| {
-                let owner = blocks.owner(slot)?;
-                let rank = usable(owner)?;
-                let block = blocks.at(slot);
-                Some(Span {
-                    slot,
-                    addr: block.addr,
-                    end: block.end(),
-                    owner,
-                    rank,
-                })
-            }));
-            if let Some(found) = window.best_of(&run, request)
-                && best.is_none_or(|(key, _)| found.0 < key)
-            {
-                best = Some(found);
-            }
+    for &first in seams {
+        // Only the first span of the longest run around this seam counts, so that each run comes once.
+        let block = blocks.at(first);
+        if rank_of(first).is_none()
+            || rank_of(block.next).is_none()
+            || rank_of(block.prev).is_some()
+        {
+            continue;
+        }
+        run.clear();
+        run.extend(blocks.following(first).map_while(|slot| {
+            let owner = blocks.owner(slot)?;
+            let rank = usable(owner)?;
+            let block = blocks.at(slot);
+            Some(Span {
+                slot,
+                addr: block.addr,
+                end: block.end(),
+                owner,
+                rank,
+            })
+        }));
+        if let Some(found) = window.best_of(&run, request)
+            && best.is_none_or(|(key, _)| found.0 < key)
+        {
+            best = Some(found);
         }
     }
     best.map(|(_, found)| found)

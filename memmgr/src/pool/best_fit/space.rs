@@ -62,8 +62,8 @@ pub struct Space<T> {
     pub(super) segments: BTreeMap<usize, Segment>,
     /// The span that is in no list and no index yet.
     pub(super) recent: Recent,
-    /// How many spans have a seam.
-    pub(super) seams: usize,
+    /// The spans that have a seam, and slots that had one once.
+    pub(super) seams: Vec<Slot>,
     pub(super) reserved: usize,
     pub(super) in_use: usize,
     pub(super) splits: u64,
@@ -87,7 +87,7 @@ impl<T: Default> Space<T> {
             starts: Starts::default(),
             segments: BTreeMap::new(),
             recent: Recent::NONE,
-            seams: 0,
+            seams: Vec::new(),
             reserved: 0,
             in_use: 0,
             splits: 0,
@@ -309,8 +309,15 @@ impl<T: Default> Space<T> {
         let found = match single {
             Some(found) => found,
             None => {
-                let classes = self.owners.classes().map(|(_, class)| class);
-                best_run(&self.blocks, &self.owners, classes, request, usable, true)?
+                self.tidy_seams();
+                best_run(
+                    &self.blocks,
+                    &self.owners,
+                    &self.seams,
+                    request,
+                    usable,
+                    true,
+                )?
             }
         };
         Some(self.take(found, request.size))
@@ -395,11 +402,7 @@ impl<T: Default> Space<T> {
         }
         for _ in 0..budget.min(self.spans_of(from)) {
             self.file_recent();
-            let Some(first) = self
-                .owners
-                .owner(from)
-                .and_then(|owner| owner.list.last().copied())
-            else {
+            let Some(first) = self.pop_span(from) else {
                 break;
             };
             self.detach(first);
@@ -583,11 +586,8 @@ impl<T: Default> Space<T> {
     #[cold]
     fn run_of_classes(&mut self, request: Request, classes: &[ClassId]) -> Option<Found> {
         self.file_recent();
-        if self.seams == 0 {
-            return None;
-        }
-        let records = || classes.iter().filter_map(|id| self.owners.class(*id));
-        if records().all(|class| class.seams.is_empty()) {
+        self.tidy_seams();
+        if self.seams.is_empty() {
             return None;
         }
         let bytes = classes.iter().fold(0usize, |sum, id| {
@@ -600,7 +600,7 @@ impl<T: Default> Space<T> {
         best_run(
             &self.blocks,
             &self.owners,
-            records(),
+            &self.seams,
             request,
             usable,
             false,
@@ -608,8 +608,8 @@ impl<T: Default> Space<T> {
     }
 
     /// The smallest span of an owner in which the request fits, and where.
-    fn best_of_owner(&self, owner: OwnerId, request: Request) -> Option<(Entry, usize)> {
-        let owner = self.owners.owner(owner)?;
+    fn best_of_owner(&self, id: OwnerId, request: Request) -> Option<(Entry, usize)> {
+        let owner = self.owners.owner(id)?;
         let class = self.owners.class(owner.class)?;
         let fit = |entry: Entry| Some((entry, request.place(entry.addr, entry.len)?));
         if class.index.count() == owner.spans {
@@ -622,6 +622,7 @@ impl<T: Default> Space<T> {
         owner
             .list
             .iter()
+            .filter(|slot| self.blocks.owner(**slot) == Some(id))
             .filter_map(|slot| fit(Entry::of(&self.blocks, *slot)))
             .min_by_key(|(entry, _)| *entry)
     }

@@ -1,16 +1,19 @@
 //! The steps that all operations are made of: spans into and out of the index, blocks cut and joined.
 //!
-//! Every change of a free span is a detach, a change of the block alone, and an attach; both ends keep the lists of owners,
-//! the figures and the seams right, so that no operation has to think of them. One span, the *recent* one, is free but in no
+//! Every change of a free span is a detach, a change of the block alone, and an attach; both ends keep the index, the lists
+//! and the figures right, so that no operation has to think of them. One span, the *recent* one, is free but in no
 //! list and no index yet: what the last operation left over or gave back. The next operation often takes just that, or
 //! lengthens it, and then nothing has to be entered or looked up. Whoever needs the lists files it first
 //! ([`Space::file_recent`]).
 
-use super::blocks::{Block, Body, NOWHERE, Slot, Span};
+use super::blocks::{Block, Body, Slot, Span};
 use super::index::Entry;
 use super::runs::Found;
 use super::space::{Recent, Space};
 use super::{Owner, OwnerId, OwnerList, Taken};
+
+/// How much longer than twice the number of spans an owner's list may be.
+const LOOSE: usize = 64;
 
 impl<T: Default> Space<T> {
     /// Makes the found place a live block. The spans under it leave the index; what is left of the first and of
@@ -173,78 +176,121 @@ impl<T: Default> Space<T> {
     }
 
     /// Enters a free span, which its owner counts already, where free spans are found.
+    ///
+    /// The index forgets a span at once when it goes. The lists of owners and seams do not: a slot stays there, whatever its
+    /// block becomes, until somebody walks the list and finds that it does not belong there, and it is not entered twice. So a
+    /// span that comes and goes costs no list anything.
+    #[inline]
     fn file(&mut self, slot: Slot) {
         let block = self.blocks.at(slot);
-        let (prev, next) = (block.prev, block.next);
+        let (prev, next, listed) = (block.prev, block.next, block.listed);
         let Some(owner) = block.owner() else {
             debug_assert!(false, "a span that is to be filed is not free");
             return;
         };
         let entry = Entry::of(&self.blocks, slot);
-        let has_seam = self.blocks.owner(next).is_some();
-        let makes_seam = self.blocks.owner(prev).is_some();
         let Some(record) = self.owners.owner_mut(owner) else {
             debug_assert!(false, "no owner has this id");
             return;
         };
-        if owner != OwnerId::IDLE {
-            self.blocks.span_mut(slot).place = record.list.len() as u32;
-            record.list.push(slot);
-        }
         let class = record.class;
+        if listed != owner.0 && owner != OwnerId::IDLE {
+            self.list(slot, owner);
+        }
+        self.blocks.span_mut(slot).filed = true;
         if let Some(class) = self.owners.class_mut(class) {
             class.index.insert(&mut self.nodes, &mut self.blocks, entry);
         }
-        self.blocks.span_mut(slot).filed = true;
-        if has_seam {
-            self.blocks.span_mut(next).behind_free = true;
-            self.add_seam(slot);
+        if self.blocks.owner(next).is_some() {
+            self.note_seam(slot);
         }
-        if makes_seam {
-            self.blocks.span_mut(slot).behind_free = true;
-            self.add_seam(prev);
+        if self.blocks.owner(prev).is_some() {
+            self.note_seam(prev);
         }
     }
 
-    /// Takes a free span out of where free spans are found; its owner still counts it. Nothing happens to one that is not
-    /// there.
+    /// Enters a slot into its owner's list.
+    fn list(&mut self, slot: Slot, owner: OwnerId) {
+        let Some(record) = self.owners.owner_mut(owner) else {
+            return;
+        };
+        if record.list.len() >= record.spans.saturating_mul(2).saturating_add(LOOSE) {
+            self.tidy(owner);
+        }
+        if let Some(record) = self.owners.owner_mut(owner) {
+            record.list.push(slot);
+            self.blocks.at_mut(slot).listed = owner.0;
+        }
+    }
+
+    /// Drops from an owner's list what is not its span any more.
+    #[cold]
+    fn tidy(&mut self, owner: OwnerId) {
+        let blocks = &mut self.blocks;
+        let Some(record) = self.owners.owner_mut(owner) else {
+            return;
+        };
+        // A slot that is there twice stays once: `listed` is taken away at the first, and given back in the end.
+        record.list.retain(|slot| {
+            let block = blocks.at_mut(*slot);
+            if block.listed != owner.0 {
+                return false;
+            }
+            block.listed = Block::<T>::UNLISTED;
+            block.owner() == Some(owner)
+        });
+        for slot in &record.list {
+            blocks.at_mut(*slot).listed = owner.0;
+        }
+    }
+
+    /// Takes a span of an owner that has some, but for the recent one, from its list; it stays free and filed.
+    pub(super) fn pop_span(&mut self, owner: OwnerId) -> Option<Slot> {
+        let record = self.owners.owner_mut(owner)?;
+        while let Some(slot) = record.list.pop() {
+            let block = self.blocks.at_mut(slot);
+            if block.listed == owner.0 {
+                block.listed = Block::<T>::UNLISTED;
+                if block.owner() == Some(owner) {
+                    return Some(slot);
+                }
+            }
+        }
+        None
+    }
+
+    /// The span behind this one is free too.
+    #[inline]
+    fn note_seam(&mut self, slot: Slot) {
+        let block = self.blocks.at_mut(slot);
+        if !std::mem::replace(&mut block.seam, true) {
+            self.seams.push(slot);
+        }
+    }
+
+    /// Drops from the list of seams what is none any more.
+    pub(super) fn tidy_seams(&mut self) {
+        let blocks = &mut self.blocks;
+        self.seams.retain(|slot| {
+            let block = blocks.at(*slot);
+            let stays = block.owner().is_some() && blocks.owner(block.next).is_some();
+            blocks.at_mut(*slot).seam = stays;
+            stays
+        });
+    }
+
+    /// Takes a free span out of the index; its owner still counts it. Nothing happens to one that is not there.
     #[inline]
     fn unfile(&mut self, slot: Slot, owner: OwnerId) {
-        let Span {
-            place,
-            seam,
-            behind_free,
-            filed,
-            ..
-        } = *self.blocks.span(slot);
-        if !filed {
+        let span = self.blocks.span_mut(slot);
+        if !std::mem::replace(&mut span.filed, false) {
             return;
         }
         let entry = Entry::of(&self.blocks, slot);
-        let Some(record) = self.owners.owner_mut(owner) else {
-            debug_assert!(false, "no owner has this id");
-            return;
-        };
-        if owner != OwnerId::IDLE {
-            remove_at(&mut record.list, place, |moved| {
-                self.blocks.span_mut(moved).place = place;
-            });
-        }
-        let class = record.class;
+        let class = self.owners.class_of(owner);
         if let Some(class) = self.owners.class_mut(class) {
             class.index.remove(&mut self.nodes, &mut self.blocks, entry);
         }
-        if seam != NOWHERE {
-            let next = self.blocks.at(slot).next;
-            self.blocks.span_mut(next).behind_free = false;
-            self.remove_seam(slot);
-        }
-        if behind_free {
-            let prev = self.blocks.at(slot).prev;
-            self.remove_seam(prev);
-        }
-        let span = self.blocks.span_mut(slot);
-        (span.filed, span.behind_free) = (false, false);
     }
 
     /// Cuts a block that is in no index at `at`, and returns the right part. There is room (see `request`).
@@ -311,47 +357,5 @@ impl<T: Default> Space<T> {
             record.spans = record.spans.saturating_sub(1);
             record.bytes = record.bytes.saturating_sub(len);
         }
-    }
-
-    /// The span behind this filed one is filed as well, or is about to be.
-    fn add_seam(&mut self, slot: Slot) {
-        let Some(owner) = self.blocks.owner(slot) else {
-            return;
-        };
-        let class = self.owners.class_of(owner);
-        if let Some(class) = self.owners.class_mut(class) {
-            self.blocks.span_mut(slot).seam = class.seams.len() as u32;
-            class.seams.push(slot);
-            self.seams = self.seams.saturating_add(1);
-        }
-    }
-
-    /// The span behind this one is not there any more, or this one is not.
-    fn remove_seam(&mut self, slot: Slot) {
-        let Some(owner) = self.blocks.owner(slot) else {
-            return;
-        };
-        let seam = std::mem::replace(&mut self.blocks.span_mut(slot).seam, NOWHERE);
-        let class = self.owners.class_of(owner);
-        if let Some(class) = self.owners.class_mut(class) {
-            remove_at(&mut class.seams, seam, |moved| {
-                self.blocks.span_mut(moved).seam = seam;
-            });
-            self.seams = self.seams.saturating_sub(1);
-        }
-    }
-}
-
-/// Removes what is at a place of a list that has no order; `moved` is told what lies there now, if anything does.
-#[inline]
-fn remove_at(list: &mut Vec<Slot>, place: u32, moved: impl FnOnce(Slot)) {
-    let place = place as usize;
-    if place >= list.len() {
-        debug_assert!(false, "a span is missing in a list");
-        return;
-    }
-    list.swap_remove(place);
-    if let Some(slot) = list.get(place) {
-        moved(*slot);
     }
 }
