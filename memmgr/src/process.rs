@@ -27,18 +27,25 @@ static ATEXIT: Once = Once::new();
 pub(crate) fn gate() -> Result<()> {
     match STATE.load(Ordering::Relaxed) {
         RUNNING => Ok(()),
-        FORKED => Err(Error::ForkedChild),
-        RESET => Err(Error::Unavailable {
+        state => Err(refusal(state)),
+    }
+}
+
+#[cold]
+fn refusal(state: u8) -> Error {
+    match state {
+        FORKED => Error::ForkedChild,
+        RESET => Error::Unavailable {
             code: None,
             reason: format!(
                 "device {} was reset (cudaDeviceReset), and the memory of this process's managers went with it; shut them down before a reset, and go on in a new process",
                 RESET_DEVICE.load(Ordering::Relaxed)
             ),
-        }),
-        _ => Err(Error::Unavailable {
+        },
+        _ => Error::Unavailable {
             code: None,
             reason: "the process is exiting".into(),
-        }),
+        },
     }
 }
 

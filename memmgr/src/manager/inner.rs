@@ -248,6 +248,7 @@ impl Inner {
     }
 
     /// Refuses allocations where no CUDA call may be made or the settings cannot be used.
+    #[inline]
     pub(super) fn gate(&self) -> Result<()> {
         process::gate()?;
         match &self.misconfigured {

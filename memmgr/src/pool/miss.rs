@@ -20,6 +20,14 @@ use std::sync::Arc;
 /// Segments are multiples of this: the page of a device.
 const PAGE: usize = 2 << 20;
 
+/// A request: its size in bytes, the stream, and whether a raw pointer is wanted.
+#[derive(Clone, Copy)]
+pub(super) struct Request<'a> {
+    pub size: usize,
+    pub on: Option<&'a Handle>,
+    pub raw: bool,
+}
+
 /// How an attempt to grow ended.
 enum Growth {
     /// The block, out of the new segment (or out of what somebody freed meanwhile).
@@ -32,12 +40,13 @@ enum Growth {
 
 impl Pool {
     /// Serves a request that missed, or the first one of all.
+    /// `searched` is when the request found nothing before, if it did.
     pub(super) fn allocate_slowly(
         &self,
-        size: usize,
-        on: Option<&Handle>,
-        raw: bool,
+        request: Request<'_>,
+        mut searched: Option<u64>,
     ) -> Result<usize> {
+        let Request { size, on, raw } = request;
         let rounded = best_fit::checked(size)?;
         match self.place() {
             Place::Device(device) => context::check(device)?,
@@ -58,7 +67,7 @@ impl Pool {
         self.release_retiring();
         // Each turn either serves the request, or waits for another thread's growth.
         loop {
-            if let Some(address) = self.look(size, on, raw) {
+            if let Some(address) = self.look(request, &mut searched) {
                 return Ok(address);
             }
             if reuse == Reuse::PreferMemory
@@ -66,7 +75,7 @@ impl Pool {
             {
                 return Ok(address);
             }
-            match self.grow(size, rounded, on, raw)? {
+            match self.grow(request, rounded, &mut searched)? {
                 Growth::Served(address) => return Ok(address),
                 Growth::Elsewhere => continue,
                 Growth::Refused => {}
@@ -128,13 +137,8 @@ impl Pool {
     }
 
     /// Asks about closed epochs and recorded uses, and searches again.
-    fn look(&self, size: usize, on: Option<&Handle>, raw: bool) -> Option<usize> {
-        let search = || {
-            let mut state = self.state.lock();
-            let found = state.take_usable_on(size, on, raw)?;
-            state.counters.reuses += 1;
-            Some(found)
-        };
+    fn look(&self, request: Request<'_>, searched: &mut Option<u64>) -> Option<usize> {
+        let mut search = || self.state.lock().take_if_changed(request, searched);
         // First what is cheap; then everything: before growing, nothing that is free may be overlooked.
         search()
             .or_else(|| {
@@ -146,7 +150,7 @@ impl Pool {
                 search()
             })
             .or_else(|| {
-                self.end_epochs(on);
+                self.end_epochs(request.on);
                 search()
             })
     }
@@ -208,7 +212,12 @@ impl Pool {
     }
 
     /// Gets a segment for the request. One thread at a time: the others wait, and search again first.
-    fn grow(&self, size: usize, rounded: usize, on: Option<&Handle>, raw: bool) -> Result<Growth> {
+    fn grow(
+        &self,
+        request: Request<'_>,
+        rounded: usize,
+        searched: &mut Option<u64>,
+    ) -> Result<Growth> {
         let mut asked = false;
         let (wanted, exact) = loop {
             let mut state = self.state.lock();
@@ -220,8 +229,7 @@ impl Pool {
                 self.wait_for_growth();
                 return Ok(Growth::Elsewhere);
             }
-            if let Some(address) = state.take_usable_on(size, on, raw) {
-                state.counters.reuses += 1;
+            if let Some(address) = state.take_if_changed(request, searched) {
                 return Ok(Growth::Served(address));
             }
             let room = state.config.limit.map_or(usize::MAX, |limit| {
@@ -262,7 +270,7 @@ impl Pool {
             match self.source.create(len) {
                 Ok(base) => {
                     let mut state = self.enter(base, len)?;
-                    let taken = state.take_usable_on(size, on, raw);
+                    let taken = state.take_usable_on(request);
                     return Ok(taken.map_or(Growth::Elsewhere, Growth::Served));
                 }
                 Err(Error::Cuda {
@@ -487,6 +495,23 @@ impl Drop for Pool {
 }
 
 impl State {
+    /// Searches, if memory has become free since the last time.
+    fn take_if_changed(
+        &mut self,
+        request: Request<'_>,
+        searched: &mut Option<u64>,
+    ) -> Option<usize> {
+        if *searched == Some(self.space.frees()) {
+            return None;
+        }
+        let found = self.take_usable_on(request);
+        match found {
+            Some(_) => self.counters.reuses += 1,
+            None => *searched = Some(self.space.frees()),
+        }
+        found
+    }
+
     fn publish(&mut self, base: usize, len: usize) -> Result<()> {
         self.space.add_segment(base, len).map_err(|error| Error::Unsupported {
             reason: format!("CUDA returned a segment of {len} bytes at {base:#x} that cannot be used: {error}"),

@@ -29,6 +29,7 @@ use crate::{
 };
 use best_fit::{ClassId, FreeError, Owner, OwnerId, Slot, Space, Taken};
 use live::{Extra, Extras, Live, Place as StreamPlace};
+use miss::Request;
 use observer::{By, Observed, SegmentChange};
 use order::{Order, SETTLE_BUDGET};
 use segment::{Capacity, Source};
@@ -145,6 +146,7 @@ impl Pool {
     /// A hit makes no CUDA call, unless another stream waits for this one's epoch.
     #[inline]
     pub fn allocate(&self, size: usize, on: Option<&Handle>, raw: bool) -> Result<usize> {
+        let mut searched = None;
         {
             let mut guard = self.state.lock();
             let state = &mut *guard;
@@ -159,16 +161,17 @@ impl Pool {
                     self.attend(on);
                     return Ok(address);
                 }
+                searched = Some(state.space.frees());
             }
         }
-        self.allocate_missed(size, on, raw)
+        self.allocate_missed(Request { size, on, raw }, searched)
     }
 
     /// A request that found nothing at the first look, or the first of all.
     #[cold]
-    fn allocate_missed(&self, size: usize, on: Option<&Handle>, raw: bool) -> Result<usize> {
-        self.attend(on);
-        let served = self.allocate_slowly(size, on, raw);
+    fn allocate_missed(&self, request: Request<'_>, searched: Option<u64>) -> Result<usize> {
+        self.attend(request.on);
+        let served = self.allocate_slowly(request, searched);
         let mut state = self.state.lock();
         match served {
             Ok(_) => state.counters.served += 1,
@@ -408,9 +411,9 @@ impl State {
     }
 
     /// As [`State::take_usable`], for the stream of a handle.
-    fn take_usable_on(&mut self, size: usize, on: Option<&Handle>, raw: bool) -> Option<usize> {
-        let place = on.map(|on| self.order.place(on.core()));
-        self.take_usable(size, place, raw)
+    fn take_usable_on(&mut self, request: Request<'_>) -> Option<usize> {
+        let place = request.on.map(|on| self.order.place(on.core()));
+        self.take_usable(request.size, place, request.raw)
     }
 
     /// Enters a block that was just taken.

@@ -62,6 +62,8 @@ pub struct Space<T> {
     pub(super) segments: BTreeMap<usize, Segment>,
     /// The span that is in no list and no index yet.
     pub(super) recent: Recent,
+    /// Grows whenever memory becomes free, or free memory another owner's.
+    pub(super) frees: u64,
     /// The spans that have a seam, and slots that had one once.
     pub(super) seams: Vec<Slot>,
     pub(super) reserved: usize,
@@ -87,6 +89,7 @@ impl<T: Default> Space<T> {
             starts: Starts::default(),
             segments: BTreeMap::new(),
             recent: Recent::NONE,
+            frees: 0,
             seams: Vec::new(),
             reserved: 0,
             in_use: 0,
@@ -426,6 +429,13 @@ impl<T: Default> Space<T> {
     pub fn class_of(&self, owner: OwnerId) -> Option<ClassId> {
         let owner = self.owners.owner(owner)?;
         (owner.spans > 0).then_some(owner.class)
+    }
+
+    /// A number that grows whenever memory becomes free, or free memory another owner's: a request that found nothing finds
+    /// nothing as long as it stays.
+    #[inline]
+    pub fn frees(&self) -> u64 {
+        self.frees
     }
 
     /// The bytes of all live blocks.

@@ -124,6 +124,7 @@ impl<T: Default> Space<T> {
     #[inline]
     pub(super) fn coalesce(&mut self, slot: Slot, owner: Owner) {
         let Owner { id, class } = owner;
+        self.frees = self.frees.wrapping_add(1);
         let block = self.blocks.at(slot);
         let (prev, next, added) = (block.prev, block.next, block.len);
         let (mut addr, mut len) = (block.addr, block.len);
@@ -330,6 +331,7 @@ impl<T: Default> Space<T> {
 
     /// Makes a block that is in no index a free span of this owner.
     pub(super) fn attach(&mut self, slot: Slot, owner: OwnerId) {
+        self.frees = self.frees.wrapping_add(1);
         let block = self.blocks.at_mut(slot);
         block.body = Body::Free(Span::of(owner));
         let len = block.len;
