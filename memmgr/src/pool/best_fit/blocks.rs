@@ -51,6 +51,8 @@ pub(super) struct Span {
     pub right: Slot,
     /// The span above it.
     pub parent: Slot,
+    /// The node of the index in which the tree hangs.
+    pub node: u32,
     /// Whether it is in that tree; only the recent span is not.
     pub filed: bool,
 }
@@ -64,8 +66,15 @@ impl Span {
             left: Slot::NONE,
             right: Slot::NONE,
             parent: Slot::NONE,
+            node: 0,
             filed: false,
         }
+    }
+
+    /// Whether no other span is in its tree.
+    #[inline]
+    pub fn is_alone(&self) -> bool {
+        self.left.is_none() && self.right.is_none() && self.parent.is_none()
     }
 }
 

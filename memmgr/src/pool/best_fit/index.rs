@@ -42,16 +42,23 @@ impl Entry {
     }
 }
 
-/// What lies at the 64 places of a node: a node below, or the lowest span of one length.
-type Below = [u32; WIDTH];
+/// 64 places: which are taken, and what lies there (a node below, or the lowest span of one length).
+#[derive(Debug)]
+struct Node {
+    bits: u64,
+    below: [u32; WIDTH],
+    /// The node above, and the place there.
+    above: u32,
+    place: u32,
+}
 
 /// The nodes of the indexes of all classes.
 #[derive(Debug)]
 pub(super) struct Nodes {
-    /// Which places of each node are taken.
-    bits: Vec<u64>,
-    below: Vec<Below>,
+    nodes: Vec<Node>,
     vacant: Vec<u32>,
+    /// What a wrong number leads to.
+    stray: Node,
 }
 
 /// Places in the three nodes that lead to a length.
@@ -97,87 +104,107 @@ fn lowest(bits: u64) -> usize {
     bits.trailing_zeros() as usize % WIDTH
 }
 
-impl Nodes {
-    /// No nodes.
-    pub const fn new() -> Self {
-        Self {
-            bits: Vec::new(),
-            below: Vec::new(),
-            vacant: Vec::new(),
-        }
-    }
+impl Node {
+    const EMPTY: Self = Self {
+        bits: 0,
+        below: [NO_NODE; WIDTH],
+        above: NO_NODE,
+        place: 0,
+    };
 
+    /// What lies at the lowest of these places, which are not none.
     #[inline]
-    fn bits(&self, number: u32) -> u64 {
-        self.bits.get(number as usize).copied().unwrap_or(0)
-    }
-
-    /// What lies at a place whose bit is set.
-    #[inline]
-    fn below(&self, number: u32, place: usize) -> u32 {
-        match self.below.get(number as usize) {
-            Some(below) => below[place % WIDTH],
-            None => NO_NODE,
-        }
+    fn lowest(&self, bits: u64) -> u32 {
+        self.below[lowest(bits)]
     }
 
     /// What lies at a place, if anything does.
     #[inline]
-    fn child(&self, number: u32, place: usize) -> Option<u32> {
-        (self.bits(number) & bit(place) != 0).then(|| self.below(number, place))
-    }
-
-    fn new_node(&mut self) -> u32 {
-        if let Some(number) = self.vacant.pop() {
-            return number;
-        }
-        let number = self.bits.len() as u32;
-        self.bits.push(0);
-        self.below.push([NO_NODE; WIDTH]);
-        // Room to take all of them back, so that a free needs no memory.
-        self.vacant
-            .reserve(self.bits.len().saturating_sub(self.vacant.len()));
-        number
+    fn child(&self, place: usize) -> Option<u32> {
+        (self.bits & bit(place) != 0).then(|| self.below[place % WIDTH])
     }
 
     #[inline]
-    fn set(&mut self, number: u32, place: usize, what: u32) {
-        if let Some(bits) = self.bits.get_mut(number as usize) {
-            *bits |= bit(place);
+    fn set(&mut self, place: usize, what: u32) {
+        self.bits |= bit(place);
+        self.below[place % WIDTH] = what;
+    }
+}
+
+impl Nodes {
+    /// No nodes.
+    pub const fn new() -> Self {
+        Self {
+            nodes: Vec::new(),
+            vacant: Vec::new(),
+            stray: Node::EMPTY,
         }
-        self.replace(number, place, what);
     }
 
-    /// Changes what lies at a place whose bit is set.
     #[inline]
-    fn replace(&mut self, number: u32, place: usize, what: u32) {
-        if let Some(below) = self.below.get_mut(number as usize) {
-            below[place % WIDTH] = what;
-        }
+    fn at(&self, number: u32) -> &Node {
+        self.nodes.get(number as usize).unwrap_or(&self.stray)
     }
 
-    /// Empties a place; whether the node has none left.
     #[inline]
-    fn clear(&mut self, number: u32, place: usize) -> bool {
-        match self.bits.get_mut(number as usize) {
-            Some(bits) => {
-                *bits &= !bit(place);
-                *bits == 0
+    fn at_mut(&mut self, number: u32) -> &mut Node {
+        match self.nodes.get_mut(number as usize) {
+            Some(node) => node,
+            None => {
+                debug_assert!(false, "no node has this number");
+                self.stray = Node::EMPTY;
+                &mut self.stray
             }
-            None => false,
         }
+    }
+
+    fn new_node(&mut self, above: u32, place: usize) -> u32 {
+        let number = match self.vacant.pop() {
+            Some(number) => number,
+            None => {
+                self.nodes.push(Node::EMPTY);
+                // Room to take all of them back, so that a free needs no memory.
+                self.vacant.reserve(self.nodes.len());
+                (self.nodes.len() - 1) as u32
+            }
+        };
+        let node = self.at_mut(number);
+        (node.bits, node.above, node.place) = (0, above, place as u32);
+        number
     }
 
     /// The node at a place, made if there is none.
     #[inline]
     fn descend(&mut self, number: u32, place: usize) -> u32 {
-        match self.child(number, place) {
+        match self.at(number).child(place) {
             Some(child) => child,
             None => {
-                let child = self.new_node();
-                self.set(number, place, child);
+                let child = self.new_node(number, place);
+                self.at_mut(number).set(place, child);
                 child
             }
+        }
+    }
+
+    /// Empties a place of a node, and drops the node if nothing is left in it.
+    #[inline]
+    fn clear(&mut self, number: u32, place: usize) {
+        let node = self.at_mut(number);
+        node.bits &= !bit(place);
+        if node.bits == 0 && node.above != NO_NODE {
+            let (above, place) = (node.above, node.place);
+            self.vacant.push(number);
+            self.clear_above(above, place as usize);
+        }
+    }
+
+    fn clear_above(&mut self, number: u32, place: usize) {
+        let node = self.at_mut(number);
+        node.bits &= !bit(place);
+        if node.bits == 0 && node.above != NO_NODE {
+            let (above, place) = (node.above, node.place);
+            self.vacant.push(number);
+            self.at_mut(above).bits &= !bit(place as usize);
         }
     }
 }
@@ -217,147 +244,125 @@ impl Index {
             return;
         }
         if self.top == NO_NODE {
-            self.top = nodes.new_node();
+            self.top = nodes.new_node(NO_NODE, 0);
         }
         let path = Path::to(granules);
         let middle = nodes.descend(self.top, path.top);
         let bottom = nodes.descend(middle, path.middle);
-        match nodes.child(bottom, path.bottom) {
-            None => nodes.set(bottom, path.bottom, entry.slot.number()),
+        blocks.span_mut(entry.slot).node = bottom;
+        let node = nodes.at_mut(bottom);
+        match node.child(path.bottom) {
+            None => node.set(path.bottom, entry.slot.number()),
             Some(head) => {
                 let lowest = tree::insert(blocks, Slot::from_number(head), entry);
-                nodes.replace(bottom, path.bottom, lowest.number());
+                node.set(path.bottom, lowest.number());
             }
         }
     }
 
-    /// Removes a span; nothing happens if it is not there.
+    /// Removes a span, which is there.
     #[inline]
     pub fn remove<T: Default>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>, entry: Entry) {
+        self.count = self.count.saturating_sub(1);
         let granules = entry.len / GRANULE;
         if granules >= EXACT {
             match self.long.binary_search(&entry) {
-                Ok(place) => {
-                    self.long.remove(place);
-                    self.count = self.count.saturating_sub(1);
-                }
+                Ok(place) => drop(self.long.remove(place)),
                 Err(_) => debug_assert!(false, "a free span is missing in its index"),
             }
             return;
         }
-        let path = Path::to(granules);
-        let Some(middle) = nodes.child(self.top, path.top) else {
-            debug_assert!(false, "a free span is missing in its index");
+        let place = granules % WIDTH;
+        let span = blocks.span(entry.slot);
+        let number = span.node;
+        if span.is_alone() {
+            nodes.clear(number, place);
             return;
-        };
-        let Some(bottom) = nodes.child(middle, path.middle) else {
-            debug_assert!(false, "a free span is missing in its index");
-            return;
-        };
-        let Some(head) = nodes.child(bottom, path.bottom) else {
-            debug_assert!(false, "a free span is missing in its index");
-            return;
-        };
-        self.count = self.count.saturating_sub(1);
-        let lowest = tree::remove(blocks, Slot::from_number(head), entry.slot);
-        if !lowest.is_none() {
-            if lowest.number() != head {
-                nodes.replace(bottom, path.bottom, lowest.number());
-            }
-        } else if nodes.clear(bottom, path.bottom) {
-            nodes.vacant.push(bottom);
-            if nodes.clear(middle, path.middle) {
-                nodes.vacant.push(middle);
-                nodes.clear(self.top, path.top);
-            }
         }
+        let node = nodes.at_mut(number);
+        let lowest = tree::remove(blocks, Slot::from_number(node.below[place]), entry.slot);
+        node.set(place, lowest.number());
     }
 
     /// The lowest span of exactly `len` bytes.
     #[inline]
-    pub fn exact<T: Default>(&self, nodes: &Nodes, blocks: &Blocks<T>, len: usize) -> Option<Slot> {
+    pub fn exact(&self, nodes: &Nodes, len: usize) -> Option<Slot> {
         let granules = len / GRANULE;
         if granules >= EXACT {
-            let first = self.first_from(nodes, blocks, granules)?;
+            let place = self.long.partition_point(|entry| entry.len < len);
+            let first = self.long.get(place)?;
             return (first.len == len).then_some(first.slot);
         }
         let path = Path::to(granules);
-        let middle = nodes.child(self.top, path.top)?;
-        let bottom = nodes.child(middle, path.middle)?;
-        nodes.child(bottom, path.bottom).map(Slot::from_number)
+        let middle = nodes.at(self.top).child(path.top)?;
+        let bottom = nodes.at(middle).child(path.middle)?;
+        nodes.at(bottom).child(path.bottom).map(Slot::from_number)
     }
 
     /// The smallest span of at least `len` bytes.
     #[inline]
-    pub fn smallest<T: Default>(
-        &self,
-        nodes: &Nodes,
-        blocks: &Blocks<T>,
-        len: usize,
-    ) -> Option<Entry> {
-        self.first_from(nodes, blocks, len.div_ceil(GRANULE))
-    }
-
-    /// The first span of at least so many granules.
-    #[inline]
-    fn first_from<T: Default>(
-        &self,
-        nodes: &Nodes,
-        blocks: &Blocks<T>,
-        granules: usize,
-    ) -> Option<Entry> {
-        if granules < EXACT
-            && let Some(slot) = self.first_exact(nodes, Path::to(granules))
-        {
-            return Some(Entry::of(blocks, slot));
+    pub fn smallest(&self, nodes: &Nodes, len: usize) -> Option<Slot> {
+        let granules = len.div_ceil(GRANULE);
+        if granules < EXACT {
+            let found = self.smallest_in_lists(nodes, Path::to(granules));
+            if found.is_some() {
+                return found;
+            }
         }
-        let least = granules.saturating_mul(GRANULE);
-        let place = self.long.partition_point(|entry| entry.len < least);
-        self.long.get(place).copied()
+        match &*self.long {
+            [] => None,
+            [only] => (only.len >= len).then_some(only.slot),
+            long => {
+                let place = long.partition_point(|entry| entry.len < len);
+                long.get(place).map(|entry| entry.slot)
+            }
+        }
     }
 
     #[inline]
-    fn first_exact(&self, nodes: &Nodes, path: Path) -> Option<Slot> {
-        let lowest_of =
-            |bottom: u32, bits: u64| Slot::from_number(nodes.below(bottom, lowest(bits)));
-        let tops = nodes.bits(self.top);
-        if tops & bit(path.top) != 0 {
-            let middle = nodes.below(self.top, path.top);
-            let middles = nodes.bits(middle);
-            if middles & bit(path.middle) != 0 {
-                let bottom = nodes.below(middle, path.middle);
-                let bits = nodes.bits(bottom) & from(path.bottom);
-                if bits != 0 {
-                    return Some(lowest_of(bottom, bits));
-                }
-            }
-            let middles = middles & above(path.middle);
-            if middles != 0 {
-                let bottom = nodes.below(middle, lowest(middles));
-                return Some(lowest_of(bottom, nodes.bits(bottom)));
-            }
-        }
-        let tops = tops & above(path.top);
+    fn smallest_in_lists(&self, nodes: &Nodes, path: Path) -> Option<Slot> {
+        let top = nodes.at(self.top);
+        let tops = top.bits & from(path.top);
         if tops == 0 {
             return None;
         }
-        let middle = nodes.below(self.top, lowest(tops));
-        let bottom = nodes.below(middle, lowest(nodes.bits(middle)));
-        Some(lowest_of(bottom, nodes.bits(bottom)))
+        let mut middle = nodes.at(top.lowest(tops));
+        let mut middles = middle.bits;
+        if lowest(tops) == path.top {
+            middles &= from(path.middle);
+            if lowest(middles) == path.middle && middles != 0 {
+                let bottom = nodes.at(middle.lowest(middles));
+                let bits = bottom.bits & from(path.bottom);
+                if bits != 0 {
+                    return Some(Slot::from_number(bottom.lowest(bits)));
+                }
+                middles &= above(path.middle);
+            }
+            if middles == 0 {
+                let tops = tops & above(path.top);
+                if tops == 0 {
+                    return None;
+                }
+                middle = nodes.at(top.lowest(tops));
+                middles = middle.bits;
+            }
+        }
+        let bottom = nodes.at(middle.lowest(middles));
+        Some(Slot::from_number(bottom.lowest(bottom.bits)))
     }
 
     /// The span behind a span that is there.
-    fn after<T: Default>(&self, nodes: &Nodes, blocks: &Blocks<T>, entry: Entry) -> Option<Entry> {
-        let granules = entry.len / GRANULE;
-        if granules >= EXACT {
+    fn after<T: Default>(&self, nodes: &Nodes, blocks: &Blocks<T>, slot: Slot) -> Option<Slot> {
+        let entry = Entry::of(blocks, slot);
+        if entry.len / GRANULE >= EXACT {
             let place = self.long.partition_point(|other| *other <= entry);
-            return self.long.get(place).copied();
+            return self.long.get(place).map(|entry| entry.slot);
         }
-        let next = tree::after(blocks, entry.slot);
+        let next = tree::after(blocks, slot);
         if next.is_none() {
-            self.first_from(nodes, blocks, granules.saturating_add(1))
+            self.smallest(nodes, entry.len.saturating_add(GRANULE))
         } else {
-            Some(Entry::of(blocks, next))
+            Some(next)
         }
     }
 
@@ -368,9 +373,10 @@ impl Index {
         blocks: &'a Blocks<T>,
         len: usize,
     ) -> impl Iterator<Item = Entry> + 'a {
-        let first = self.smallest(nodes, blocks, len);
-        std::iter::successors(first, |entry| self.after(nodes, blocks, *entry))
+        let first = self.smallest(nodes, len);
+        std::iter::successors(first, |slot| self.after(nodes, blocks, *slot))
             .take(self.count.saturating_add(1))
+            .map(|slot| Entry::of(blocks, slot))
     }
 
     /// The length of the longest span; 0 when there is none.
@@ -379,9 +385,9 @@ impl Index {
             return last.len;
         }
         let highest = |number: u32| {
-            let bits = nodes.bits(number);
-            let place = (bits != 0).then(|| (WIDTH - 1) - bits.leading_zeros() as usize)?;
-            Some(nodes.below(number, place))
+            let node = nodes.at(number);
+            let place = (WIDTH - 1).checked_sub(node.bits.leading_zeros() as usize)?;
+            Some(node.below[place])
         };
         highest(self.top)
             .and_then(highest)
@@ -432,12 +438,9 @@ mod tree {
         head
     }
 
-    /// Takes a span out of the tree whose lowest span is `head`; the lowest one now, or none.
+    /// Takes a span out of the tree whose lowest span is `head`, and which has others; the lowest one now.
     pub fn remove<T: Default>(blocks: &mut Blocks<T>, head: Slot, slot: Slot) -> Slot {
         let span = *blocks.span(slot);
-        if span.left.is_none() && span.right.is_none() && span.parent.is_none() {
-            return Slot::NONE;
-        }
         let below = if span.left.is_none() {
             span.right
         } else if span.right.is_none() {

@@ -212,12 +212,13 @@ impl<T: Default> Space<T> {
     #[inline]
     fn best_at_once(&self, size: usize, classes: &[ClassId]) -> Option<Found> {
         let recent = &self.recent;
-        let mut best = (recent.len >= size && classes.contains(&recent.class)).then_some(Entry {
+        let fits = recent.len >= size && classes.contains(&recent.class);
+        let exact = fits && recent.len == size;
+        let mut best = fits.then_some(Entry {
             len: recent.len,
             addr: recent.addr,
             slot: recent.slot,
         });
-        let exact = best.is_some() && recent.len == size;
         for class in classes.iter().filter_map(|id| self.owners.class(*id)) {
             let index = &class.index;
             if index.count() == 0 {
@@ -225,16 +226,15 @@ impl<T: Default> Space<T> {
             }
             // Against a span that fits exactly, only another such at a lower address wins.
             let found = if exact {
-                index
-                    .exact(&self.nodes, &self.blocks, size)
-                    .map(|slot| Entry::of(&self.blocks, slot))
+                index.exact(&self.nodes, size)
             } else {
-                index.smallest(&self.nodes, &self.blocks, size)
+                index.smallest(&self.nodes, size)
             };
-            if let Some(entry) = found
-                && best.is_none_or(|other| entry < other)
-            {
-                best = Some(entry);
+            if let Some(slot) = found {
+                let entry = Entry::of(&self.blocks, slot);
+                if best.is_none_or(|other| entry < other) {
+                    best = Some(entry);
+                }
             }
         }
         best.map(|entry| Found {
