@@ -49,6 +49,12 @@ fn refusal(state: u8) -> Error {
     }
 }
 
+/// Whether CUDA calls may be made.
+#[inline]
+pub(crate) fn is_running() -> bool {
+    STATE.load(Ordering::Relaxed) == RUNNING
+}
+
 /// Whether drops must leave CUDA alone.
 pub(crate) fn is_over() -> bool {
     STATE.load(Ordering::Relaxed) != RUNNING

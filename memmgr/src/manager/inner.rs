@@ -287,6 +287,26 @@ impl Inner {
         self.pinned.trim()
     }
 
+    /// Device memory of the own pool, if it needs no look at anything else: the pool serves it from one span at once, and
+    /// nobody wants to hear of it.
+    #[inline]
+    pub fn hit(&self, ordinal: i32, size: usize, on: Option<&Handle>, raw: bool) -> Option<usize> {
+        let usual = self.mode.load(Ordering::Acquire) == DeviceAllocatorMode::BestFitPool.index()
+            && self.is_usual()
+            && on.is_none_or(|handle| !handle.core().has_keeper());
+        if usual {
+            self.known_state(ordinal)?.pool.hit(size, on, raw)
+        } else {
+            None
+        }
+    }
+
+    /// Whether requests need not be reported, and may be served.
+    #[inline]
+    fn is_usual(&self) -> bool {
+        process::is_running() && self.misconfigured.is_none() && !self.observed.is_set()
+    }
+
     /// Device memory for a raw pointer or a guard, and where it lives.
     pub fn allocate_device(
         self: &Arc<Self>,
@@ -301,6 +321,9 @@ impl Inner {
         self.gate()?;
         let state = self.state(ordinal)?;
         let family = Family::of(self.effective(state)?);
+        if let Some(address) = self.hit(ordinal, size, on, raw) {
+            return Ok((address, Home::Pool(ordinal)));
+        }
         let allocate = || match family {
             None => state.pool.allocate(size, on, raw),
             Some(family) => state.native.allocate(family, size, on, raw),
@@ -389,9 +412,25 @@ impl Inner {
         Err(Error::OutOfMemory(refusal))
     }
 
+    /// Frees a block where it nearly always is, in the pool of its stream's device or of pinned memory, if nothing else has to
+    /// be looked at.
+    #[inline]
+    fn free_plain(&self, address: usize, on: FreeOn<'_>, memory: Memory) -> bool {
+        if !self.is_usual() {
+            return false;
+        }
+        match memory {
+            Memory::Device(Some(device)) => self
+                .known_state(device)
+                .is_some_and(|state| state.pool.free_plain(address, on)),
+            Memory::Device(None) | Memory::Pinned => false,
+        }
+    }
+
     /// Frees a block by pointer; null does nothing.
+    #[inline]
     pub(super) fn free(&self, address: usize, on: FreeOn<'_>, memory: Memory) -> Result<()> {
-        if address == 0 {
+        if address == 0 || self.free_plain(address, on, memory) {
             return Ok(());
         }
         process::gate()?;
@@ -404,21 +443,6 @@ impl Inner {
         if self.observed.is_set() && self.report_free(address, on, memory) {
             return Ok(());
         }
-        // Where the block nearly always is: in the pool of its stream's device.
-        let expected = match memory {
-            Memory::Device(Some(device)) => self.known_state(device),
-            Memory::Device(None) | Memory::Pinned => None,
-        };
-        if let Some(state) = expected
-            && state.pool.free(address, on)?.is_some()
-        {
-            return Ok(());
-        }
-        self.free_elsewhere(address, on, memory)
-    }
-
-    /// Frees a block that may be anywhere.
-    fn free_elsewhere(&self, address: usize, on: FreeOn<'_>, memory: Memory) -> Result<()> {
         match memory {
             Memory::Pinned => {
                 if self.pinned.free(address, on)?.is_some() {

@@ -260,9 +260,13 @@ impl MemoryManager {
     pub fn allocate_device_on(&self, size: usize, stream: &impl AsStream) -> Result<*mut c_void> {
         let _called = checker::called_here();
         let handle = handle_of(stream);
+        let device = handle.device();
+        if let Some(address) = self.inner.hit(device, size, Some(handle), true) {
+            return Ok(cuda::pointer(address));
+        }
         let (address, _) = self
             .inner
-            .allocate_device(handle.device(), size, Some(handle), true)?;
+            .allocate_device(device, size, Some(handle), true)?;
         Ok(cuda::pointer(address))
     }
 

@@ -40,12 +40,7 @@ enum Growth {
 
 impl Pool {
     /// Serves a request that missed, or the first one of all.
-    /// `searched` is when the request found nothing before, if it did.
-    pub(super) fn allocate_slowly(
-        &self,
-        request: Request<'_>,
-        mut searched: Option<u64>,
-    ) -> Result<usize> {
+    pub(super) fn allocate_slowly(&self, request: Request<'_>) -> Result<usize> {
         let Request { size, on, raw } = request;
         let rounded = best_fit::checked(size)?;
         match self.place() {
@@ -67,7 +62,7 @@ impl Pool {
         self.release_retiring();
         // Each turn either serves the request, or waits for another thread's growth.
         loop {
-            if let Some(address) = self.look(request, &mut searched) {
+            if let Some(address) = self.look(request) {
                 return Ok(address);
             }
             if reuse == Reuse::PreferMemory
@@ -75,7 +70,7 @@ impl Pool {
             {
                 return Ok(address);
             }
-            match self.grow(request, rounded, &mut searched)? {
+            match self.grow(request, rounded)? {
                 Growth::Served(address) => return Ok(address),
                 Growth::Elsewhere => continue,
                 Growth::Refused => {}
@@ -137,8 +132,8 @@ impl Pool {
     }
 
     /// Asks about closed epochs and recorded uses, and searches again.
-    fn look(&self, request: Request<'_>, searched: &mut Option<u64>) -> Option<usize> {
-        let mut search = || self.state.lock().take_if_changed(request, searched);
+    fn look(&self, request: Request<'_>) -> Option<usize> {
+        let search = || self.state.lock().take_if_changed(request);
         // First what is cheap; then everything: before growing, nothing that is free may be overlooked.
         search()
             .or_else(|| {
@@ -212,12 +207,7 @@ impl Pool {
     }
 
     /// Gets a segment for the request. One thread at a time: the others wait, and search again first.
-    fn grow(
-        &self,
-        request: Request<'_>,
-        rounded: usize,
-        searched: &mut Option<u64>,
-    ) -> Result<Growth> {
+    fn grow(&self, request: Request<'_>, rounded: usize) -> Result<Growth> {
         let mut asked = false;
         let (wanted, exact) = loop {
             let mut state = self.state.lock();
@@ -229,7 +219,7 @@ impl Pool {
                 self.wait_for_growth();
                 return Ok(Growth::Elsewhere);
             }
-            if let Some(address) = state.take_if_changed(request, searched) {
+            if let Some(address) = state.take_if_changed(request) {
                 return Ok(Growth::Served(address));
             }
             let room = state.config.limit.map_or(usize::MAX, |limit| {
@@ -495,19 +485,16 @@ impl Drop for Pool {
 }
 
 impl State {
-    /// Searches, if memory has become free since the last time.
-    fn take_if_changed(
-        &mut self,
-        request: Request<'_>,
-        searched: &mut Option<u64>,
-    ) -> Option<usize> {
-        if *searched == Some(self.space.frees()) {
+    /// Searches, unless the request has just found nothing.
+    fn take_if_changed(&mut self, request: Request<'_>) -> Option<usize> {
+        let place = request.on.map(|on| self.order.place(on.core()));
+        if self.has_missed(request.size, place) {
             return None;
         }
-        let found = self.take_usable_on(request);
+        let found = self.take_usable(request.size, place, request.raw);
         match found {
             Some(_) => self.counters.reuses += 1,
-            None => *searched = Some(self.space.frees()),
+            None => self.note_miss(request.size, place),
         }
         found
     }

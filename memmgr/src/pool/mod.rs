@@ -5,6 +5,7 @@
 //! call is made under it. `miss.rs` is what happens when nothing fits, `uses.rs` what copies and guards record.
 
 pub(crate) mod best_fit;
+mod hit;
 mod live;
 mod miss;
 pub(crate) mod native;
@@ -27,7 +28,8 @@ use crate::{
     stream::{Handle, StreamCore},
     sync::{Condvar, thread::ThreadId},
 };
-use best_fit::{ClassId, FreeError, Owner, OwnerId, Slot, Space, Taken};
+use best_fit::{ClassId, FreeError, OwnerId, Slot, Space, Taken};
+use hit::Missed;
 use live::{Extra, Extras, Live, Place as StreamPlace};
 use miss::Request;
 use observer::{By, Observed, SegmentChange};
@@ -70,6 +72,8 @@ struct State {
     extras: Extras,
     counters: Counters,
     config: PoolConfig,
+    /// The last request that found nothing.
+    missed: Option<Missed>,
     /// Whether the initial size has been reserved.
     prepared: bool,
     /// The thread that is getting a segment.
@@ -122,6 +126,7 @@ impl Pool {
             extras: Extras::default(),
             counters: Counters::default(),
             config,
+            missed: None,
             prepared: false,
             growing: None,
             retiring: BTreeSet::new(),
@@ -144,34 +149,18 @@ impl Pool {
     /// it from now on may use the block; without, anybody may at once.
     ///
     /// A hit makes no CUDA call, unless another stream waits for this one's epoch.
-    #[inline]
     pub fn allocate(&self, size: usize, on: Option<&Handle>, raw: bool) -> Result<usize> {
-        let mut searched = None;
-        {
-            let mut guard = self.state.lock();
-            let state = &mut *guard;
-            if state.prepared && !state.release_due {
-                let place = on.map(|on| state.order.place(on.core()));
-                if let Some(address) = state.take_usable(size, place, raw) {
-                    state.counters.hits += 1;
-                    if !state.order.wants_attention(place) {
-                        return Ok(address);
-                    }
-                    drop(guard);
-                    self.attend(on);
-                    return Ok(address);
-                }
-                searched = Some(state.space.frees());
-            }
+        match self.hit(size, on, raw) {
+            Some(address) => Ok(address),
+            None => self.allocate_missed(Request { size, on, raw }),
         }
-        self.allocate_missed(Request { size, on, raw }, searched)
     }
 
-    /// A request that found nothing at the first look, or the first of all.
+    /// A request that found nothing at the first look, or the first of all, or one in whose stream others wait for an event.
     #[cold]
-    fn allocate_missed(&self, request: Request<'_>, searched: Option<u64>) -> Result<usize> {
+    fn allocate_missed(&self, request: Request<'_>) -> Result<usize> {
         self.attend(request.on);
-        let served = self.allocate_slowly(request, searched);
+        let served = self.allocate_slowly(request);
         let mut state = self.state.lock();
         match served {
             Ok(_) => state.counters.served += 1,
@@ -198,39 +187,36 @@ impl Pool {
     /// per-thread one.
     ///
     /// `None`: the address belongs to no segment of this pool.
-    #[inline]
     pub fn free(&self, address: usize, on: FreeOn<'_>) -> Result<Option<()>> {
-        let (single, attention) = {
-            let mut guard = self.state.lock();
-            let state = &mut *guard;
+        if self.free_plain(address, on) {
+            return Ok(Some(()));
+        }
+        self.free_marked(address, on)
+    }
+
+    #[cold]
+    fn free_marked(&self, address: usize, on: FreeOn<'_>) -> Result<Option<()>> {
+        let single = {
+            let mut state = self.state.lock();
             let Some(slot) = state.space.find(address) else {
                 return match state.space.why_not_live(address) {
                     FreeError::Foreign => Ok(None),
                     error => Err(free_error(address, error)),
                 };
             };
-            let place = state.place_of_free(slot, on);
-            let single = if state.plain_free(slot, place) {
-                None
-            } else {
-                match state.free_with_marks(slot, address, on)? {
-                    Some(single) => single,
-                    None => return Ok(Some(())),
-                }
+            let Some(single) = state.free_with_marks(slot, address, on)? else {
+                return Ok(Some(()));
             };
             if !state.retiring.is_empty() {
                 state.release_due |= state.is_retiring(address);
             }
-            (single, state.order.wants_attention(place))
+            single
         };
-        if attention || single.is_some() {
-            self.finish_free(single, on);
-        }
+        self.finish_free(single, on);
         Ok(Some(()))
     }
 
     /// Records the events that a free is asked for.
-    #[cold]
     fn finish_free(&self, single: Option<Arc<Fence>>, on: FreeOn<'_>) {
         let handle = match on {
             FreeOn::Stream(handle) => Some(handle),
@@ -400,13 +386,10 @@ impl Pool {
 
 impl State {
     /// The best fit among idle memory and what the stream itself has freed.
-    #[inline]
     fn take_usable(&mut self, size: usize, place: Option<StreamPlace>, raw: bool) -> Option<usize> {
         let own = place.and_then(|place| self.order.class_of(place));
-        let taken = match own {
-            Some(own) => self.space.allocate(size, GRANULE, &[ClassId::IDLE, own]),
-            None => self.space.allocate(size, GRANULE, &[ClassId::IDLE]),
-        }?;
+        let classes = [ClassId::IDLE, own.unwrap_or(ClassId::IDLE)];
+        let taken = self.space.allocate(size, GRANULE, &classes)?;
         Some(self.hand_out(taken, size, place, raw))
     }
 
@@ -417,7 +400,6 @@ impl State {
     }
 
     /// Enters a block that was just taken.
-    #[inline]
     fn hand_out(
         &mut self,
         taken: Taken,
@@ -451,45 +433,7 @@ impl State {
         taken.addr
     }
 
-    /// The stream in whose order a block is freed.
-    #[inline]
-    fn place_of_free(&mut self, slot: Slot, on: FreeOn<'_>) -> Option<StreamPlace> {
-        match on {
-            FreeOn::Recorded => None,
-            FreeOn::Stream(handle) => Some(self.order.place(handle.core())),
-            FreeOn::Core(core) => Some(self.order.place(core)),
-            FreeOn::Allocating => self.space.data_at(slot)?.stream(),
-        }
-    }
-
-    /// Frees a block of which nothing is known but that it was allocated on the stream in whose order it is freed, or on none
-    /// and is freed on none; false if it is not such a block.
-    #[inline]
-    fn plain_free(&mut self, slot: Slot, place: Option<StreamPlace>) -> bool {
-        let Some(live) = self.space.data_at(slot) else {
-            return false;
-        };
-        if !live.is_plain() || live.stream() != place {
-            return false;
-        }
-        let inherited = live.inherited;
-        let owner = match place {
-            Some(place) => self.order.plain_owner(place),
-            None => (inherited == OwnerId::IDLE).then_some(Owner::IDLE),
-        };
-        let Some(owner) = owner else { return false };
-        if self.space.free_at(slot, owner).is_err() {
-            return false;
-        }
-        self.order.unname(place);
-        if inherited != OwnerId::IDLE {
-            self.order.release(inherited, &self.space);
-        }
-        true
-    }
-
     /// Frees any block; `None` if it was left to a captured graph, otherwise a fence to be recorded at once, if there is one.
-    #[cold]
     #[allow(clippy::type_complexity)]
     fn free_with_marks(
         &mut self,
@@ -533,7 +477,9 @@ impl State {
 
     /// A block that carried this is gone.
     fn forget(&mut self, live: &Live) {
-        self.order.unname(live.stream());
+        if let Some(place) = live.stream() {
+            self.order.unname(place);
+        }
         for id in self.extras.inherited(live) {
             self.order.release(id, &self.space);
         }

@@ -123,8 +123,10 @@ pub(crate) struct Order {
     next_class: u32,
     /// How many slots are worth a sweep.
     sweep_at: usize,
-    /// Whether [`Order::wants_attention`] must look: something was added to a slot's `wanted`, or a stream has come.
-    restless: bool,
+    /// How many fences are wanted, of all streams.
+    wanted: usize,
+    /// Whether so many streams have come that a sweep is due.
+    crowded: bool,
     vacant_classes: Vec<ClassId>,
     watches: FxHashMap<u64, Watch>,
     /// Closed fences by stream and time, to be queried from the oldest on.
@@ -148,7 +150,8 @@ impl Order {
             places: FxHashMap::default(),
             next_class: 0,
             sweep_at: 0,
-            restless: false,
+            wanted: 0,
+            crowded: false,
             vacant_classes: Vec::new(),
             watches: FxHashMap::default(),
             queues: BTreeMap::new(),
@@ -224,7 +227,7 @@ impl Order {
             *vacant = Some(slot);
         }
         self.places.insert(core.uid, place);
-        self.restless |= self.is_crowded();
+        self.crowded = self.is_crowded();
         core.set_place(self.uid, place);
         Place(place)
     }
@@ -245,8 +248,8 @@ impl Order {
 
     /// A block that named the stream is gone.
     #[inline]
-    pub fn unname(&mut self, place: Option<Place>) {
-        if let Some(slot) = place.and_then(|place| self.slot_mut(place)) {
+    pub fn unname(&mut self, place: Place) {
+        if let Some(slot) = self.slot_mut(place) {
             slot.blocks = slot.blocks.saturating_sub(1);
         }
     }
@@ -321,7 +324,7 @@ impl Order {
                 && slot.wanted.iter().all(|wanted| wanted.uid != fence.uid)
             {
                 slot.wanted.push(fence.clone());
-                self.restless = true;
+                self.wanted += 1;
             }
             return;
         }
@@ -556,7 +559,10 @@ impl Order {
         }
         self.detach(fence);
         if let Some(slot) = self.slot_of_mut(fence.core()) {
+            let before = slot.wanted.len();
             slot.wanted.retain(|wanted| wanted.uid != fence.uid);
+            let gone = before - slot.wanted.len();
+            self.wanted = self.wanted.saturating_sub(gone);
         }
     }
 
@@ -564,8 +570,10 @@ impl Order {
     /// complete soon, because its stream turns out to be idle, or its stream records the event at its next call.
     pub fn end_epochs(&mut self, by: Option<u64>) -> Vec<Arc<Fence>> {
         let mut ended = Vec::new();
+        let mut wanted = 0;
         for slot in self.slots.iter_mut().flatten() {
             if Some(slot.core.uid) == by {
+                wanted += slot.wanted.len();
                 continue;
             }
             if let Some((fence, _)) = slot.epoch.take() {
@@ -573,15 +581,20 @@ impl Order {
             }
             slot.wanted.retain(|fence| !fence.is_closed());
             ended.extend(slot.wanted.iter().cloned());
+            wanted += slot.wanted.len();
         }
-        self.restless |= !ended.is_empty();
+        self.wanted = wanted;
         ended
     }
 
     /// The epochs whose event the stream should record now, since others have asked for their memory.
     pub fn epochs_to_close(&mut self, core: &StreamCore) -> Vec<Arc<Fence>> {
         match self.slot_of_mut(core) {
-            Some(slot) if !slot.wanted.is_empty() => std::mem::take(&mut slot.wanted),
+            Some(slot) if !slot.wanted.is_empty() => {
+                let wanted = std::mem::take(&mut slot.wanted);
+                self.wanted = self.wanted.saturating_sub(wanted.len());
+                wanted
+            }
             _ => Vec::new(),
         }
     }
@@ -660,6 +673,8 @@ impl Order {
                     .chain(slot.wanted.drain(..))
             })
             .collect();
+        // Those that were wanted are among them.
+        self.wanted = (self.slots.iter().flatten()).fold(0, |sum, slot| sum + slot.wanted.len());
         for fence in &ended {
             self.enqueue(fence);
         }
@@ -746,25 +761,22 @@ impl Order {
         }
     }
 
-    /// Whether others wait for something that the stream's next call does, or streams that have ended have left much.
+    /// Whether somebody waits for something that a stream's next call does, or streams that have ended have left much.
     #[inline]
-    pub fn wants_attention(&mut self, place: Option<Place>) -> bool {
-        self.restless && self.does_want_attention(place)
+    pub fn is_restless(&self) -> bool {
+        self.wanted > 0 || self.crowded
     }
 
-    #[cold]
-    fn does_want_attention(&mut self, place: Option<Place>) -> bool {
-        let crowded = self.is_crowded();
-        self.restless = crowded
-            || self
-                .slots
-                .iter()
-                .flatten()
-                .any(|slot| !slot.wanted.is_empty());
-        let wanted = place
-            .and_then(|place| self.slot(place))
-            .is_some_and(|slot| !slot.wanted.is_empty());
-        wanted || crowded
+    /// The place of a stream that is known, and the class of its spans, unless others wait for something that the stream's next
+    /// call does.
+    #[inline]
+    pub fn ready(&self, core: &StreamCore) -> Option<(Place, ClassId)> {
+        let place = self.known_place(core)?;
+        let slot = self.slot(place)?;
+        if self.is_restless() && (self.crowded || !slot.wanted.is_empty()) {
+            return None;
+        }
+        Some((place, slot.class))
     }
 
     /// How many streams are known.
@@ -773,7 +785,6 @@ impl Order {
     }
 
     /// Whether many streams have come since the last [`Order::sweep`].
-    #[inline]
     pub fn is_crowded(&self) -> bool {
         self.places.len() >= self.sweep_at.max(64)
     }
@@ -803,6 +814,7 @@ impl Order {
             }
         }
         self.sweep_at = self.places.len() * 2;
+        self.crowded = self.is_crowded();
     }
 
     /// Verifies what this module keeps against the spans.
@@ -819,6 +831,15 @@ impl Order {
                     slot.core, slot.blocks
                 ));
             }
+        }
+        let wanted: usize = (self.slots.iter().flatten())
+            .map(|slot| slot.wanted.len())
+            .sum();
+        if wanted != self.wanted {
+            return Err(format!(
+                "{wanted} fences are wanted, {} are counted",
+                self.wanted
+            ));
         }
         for (number, entry) in self.entries.iter().enumerate() {
             let Some(entry) = entry else { continue };

@@ -254,6 +254,12 @@ impl StreamCore {
         lock(&self.keeper).clone()
     }
 
+    /// Whether anybody keeps what is allocated on the stream now.
+    #[inline]
+    pub fn has_keeper(&self) -> bool {
+        self.keeps.load(Ordering::Acquire)
+    }
+
     /// Sets who keeps what is allocated on the stream from now on.
     pub fn set_keeper(&self, keeper: Option<Arc<Keeper>>) {
         let mut place = lock(&self.keeper);

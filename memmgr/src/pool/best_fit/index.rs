@@ -241,6 +241,7 @@ impl Index {
         if granules >= EXACT {
             let place = self.long.partition_point(|other| *other < entry);
             self.long.insert(place, entry);
+            blocks.span_mut(entry.slot).filed = true;
             return;
         }
         if self.top == NO_NODE {
@@ -249,7 +250,8 @@ impl Index {
         let path = Path::to(granules);
         let middle = nodes.descend(self.top, path.top);
         let bottom = nodes.descend(middle, path.middle);
-        blocks.span_mut(entry.slot).node = bottom;
+        let span = blocks.span_mut(entry.slot);
+        (span.node, span.filed) = (bottom, true);
         let node = nodes.at_mut(bottom);
         match node.child(path.bottom) {
             None => node.set(path.bottom, entry.slot.number()),
@@ -266,6 +268,7 @@ impl Index {
         self.count = self.count.saturating_sub(1);
         let granules = entry.len / GRANULE;
         if granules >= EXACT {
+            blocks.span_mut(entry.slot).filed = false;
             match self.long.binary_search(&entry) {
                 Ok(place) => drop(self.long.remove(place)),
                 Err(_) => debug_assert!(false, "a free span is missing in its index"),
@@ -273,7 +276,8 @@ impl Index {
             return;
         }
         let place = granules % WIDTH;
-        let span = blocks.span(entry.slot);
+        let span = blocks.span_mut(entry.slot);
+        span.filed = false;
         let number = span.node;
         if span.is_alone() {
             nodes.clear(number, place);

@@ -208,6 +208,28 @@ impl<T: Default> Space<T> {
         Some(self.take(found, request.size))
     }
 
+    /// Takes a block as [`Space::allocate`] does, at the alignment that every block has, from one span that is idle or of the
+    /// class `own`; its address, and the owner of the span. `datum` makes from that owner what the block carries.
+    #[inline]
+    pub fn take_single(
+        &mut self,
+        size: usize,
+        own: ClassId,
+        datum: impl FnOnce(OwnerId) -> T,
+    ) -> Option<(usize, OwnerId)> {
+        let size = round(size).filter(|_| self.blocks.has_room(1))?;
+        let found = if own == ClassId::IDLE {
+            self.best_at_once(size, &[ClassId::IDLE])
+        } else {
+            self.best_at_once(size, &[own, ClassId::IDLE])
+        };
+        let Found { first, start } = found?;
+        let owner = self.blocks.owner(first)?;
+        self.take_front(first, owner, size, datum(owner));
+        self.enter(start, first, size);
+        Some((start, owner))
+    }
+
     /// The best span of these classes at the alignment that every block has: the smallest fits at its start.
     #[inline]
     fn best_at_once(&self, size: usize, classes: &[ClassId]) -> Option<Found> {

@@ -24,13 +24,12 @@ impl<T: Default> Space<T> {
         let head = self.blocks.at(first);
         let (slot, owners) = match head.owner() {
             Some(owner) if start == head.addr && size <= head.len => {
-                self.take_front(first, owner, size);
+                self.take_front(first, owner, size, T::default());
                 (first, OwnerList::of(owner))
             }
             _ => self.take_anywhere(found, size),
         };
-        self.live.insert(start, slot);
-        self.in_use = self.in_use.saturating_add(size);
+        self.enter(start, slot, size);
         Taken {
             addr: start,
             len: size,
@@ -39,9 +38,16 @@ impl<T: Default> Space<T> {
         }
     }
 
-    /// Takes the first `size` bytes of a span; the rest becomes the recent span.
+    /// Enters a live block into the books.
     #[inline]
-    fn take_front(&mut self, first: Slot, owner: OwnerId, size: usize) {
+    pub(super) fn enter(&mut self, start: usize, slot: Slot, size: usize) {
+        self.live.insert(start, slot);
+        self.in_use = self.in_use.saturating_add(size);
+    }
+
+    /// Takes the first `size` bytes of a span as a live block that carries `datum`; the rest becomes the recent span.
+    #[inline]
+    pub(super) fn take_front(&mut self, first: Slot, owner: OwnerId, size: usize, datum: T) {
         if self.recent.slot == first {
             self.recent = Recent::NONE;
         } else {
@@ -50,7 +56,7 @@ impl<T: Default> Space<T> {
         }
         let block = self.blocks.at_mut(first);
         let left = block.len.saturating_sub(size);
-        block.body = Body::Live(T::default());
+        block.body = Body::Live(datum);
         block.len = size;
         let behind = block.end();
         let Some(record) = self.owners.owner_mut(owner) else {
@@ -185,20 +191,19 @@ impl<T: Default> Space<T> {
     fn file(&mut self, slot: Slot) {
         let block = self.blocks.at(slot);
         let (prev, next, listed) = (block.prev, block.next, block.listed);
+        let entry = Entry {
+            len: block.len,
+            addr: block.addr,
+            slot,
+        };
         let Some(owner) = block.owner() else {
             debug_assert!(false, "a span that is to be filed is not free");
             return;
         };
-        let entry = Entry::of(&self.blocks, slot);
-        let Some(record) = self.owners.owner_mut(owner) else {
-            debug_assert!(false, "no owner has this id");
-            return;
-        };
-        let class = record.class;
         if listed != owner.0 && owner != OwnerId::IDLE {
             self.list(slot, owner);
         }
-        self.blocks.span_mut(slot).filed = true;
+        let class = self.owners.class_of(owner);
         if let Some(class) = self.owners.class_mut(class) {
             class.index.insert(&mut self.nodes, &mut self.blocks, entry);
         }
@@ -283,8 +288,7 @@ impl<T: Default> Space<T> {
     /// Takes a free span out of the index; its owner still counts it. Nothing happens to one that is not there.
     #[inline]
     fn unfile(&mut self, slot: Slot, owner: OwnerId) {
-        let span = self.blocks.span_mut(slot);
-        if !std::mem::replace(&mut span.filed, false) {
+        if !self.blocks.span(slot).filed {
             return;
         }
         let entry = Entry::of(&self.blocks, slot);

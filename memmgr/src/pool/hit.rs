@@ -1,0 +1,136 @@
+//! What happens all the time: a request that one span serves, and the free of a block of which nothing is known but where it
+//! came from. No CUDA call, no memory of the host, no list is walked.
+//!
+//! Both answer whether they have done it. If not, nothing has changed, and `Pool::allocate` and `Pool::free` do it at length.
+
+use super::{
+    FreeOn, Pool, State,
+    best_fit::{ClassId, Owner, OwnerId, Slot},
+    live::{Live, Place},
+};
+use crate::stream::Handle;
+
+/// A request that found nothing: as long as nothing becomes free, it finds nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Missed {
+    size: usize,
+    place: Option<Place>,
+    frees: u64,
+}
+
+impl Pool {
+    /// The address of a block, if one span that may be used at once serves the request.
+    #[inline]
+    pub fn hit(&self, size: usize, on: Option<&Handle>, raw: bool) -> Option<usize> {
+        self.state.lock().hit(size, on, raw)
+    }
+
+    /// Takes back a block that was allocated on the stream in whose order it is freed, or on none and is freed on none, and
+    /// that nobody has recorded a use of. False if it is not such a block, or others wait for something.
+    #[inline]
+    pub fn free_plain(&self, address: usize, on: FreeOn<'_>) -> bool {
+        self.state.lock().free_plain(address, on)
+    }
+}
+
+impl State {
+    #[inline]
+    fn hit(&mut self, size: usize, on: Option<&Handle>, raw: bool) -> Option<usize> {
+        if !self.prepared || self.release_due {
+            return None;
+        }
+        let (place, own) = match on {
+            Some(handle) => {
+                let (place, class) = self.order.ready(handle.core())?;
+                (Some(place), class)
+            }
+            None if self.order.is_restless() => return None,
+            None => (None, ClassId::IDLE),
+        };
+        let datum = |owner| Live::new(size, place, owner, raw);
+        let (address, owner) = self.space.take_single(size, own, datum)?;
+        if owner != OwnerId::IDLE {
+            self.order.hold(owner);
+        }
+        if let Some(place) = place {
+            self.order.name(place);
+        }
+        self.counters.hits += 1;
+        let in_use = self.space.in_use();
+        if in_use > self.counters.peak_in_use {
+            self.counters.peak_in_use = in_use;
+        }
+        Some(address)
+    }
+
+    /// Whether this request found nothing, and nothing has become free since.
+    pub(super) fn has_missed(&self, size: usize, place: Option<Place>) -> bool {
+        self.missed == Some(self.miss_now(size, place))
+    }
+
+    /// This request found nothing, in one span or in several.
+    pub(super) fn note_miss(&mut self, size: usize, place: Option<Place>) {
+        self.missed = Some(self.miss_now(size, place));
+    }
+
+    fn miss_now(&self, size: usize, place: Option<Place>) -> Missed {
+        Missed {
+            size,
+            place,
+            frees: self.space.frees(),
+        }
+    }
+
+    #[inline]
+    fn free_plain(&mut self, address: usize, on: FreeOn<'_>) -> bool {
+        if !self.retiring.is_empty() || self.order.is_restless() {
+            return false;
+        }
+        let Some(slot) = self.space.find(address) else {
+            return false;
+        };
+        let Some(live) = self.space.data_at(slot) else {
+            return false;
+        };
+        let place = match on {
+            FreeOn::Recorded => None,
+            FreeOn::Stream(handle) => self.order.known_place(handle.core()),
+            FreeOn::Core(core) => self.order.known_place(core),
+            FreeOn::Allocating => live.stream(),
+        };
+        let named = live.stream();
+        if !live.is_plain() || named != place || (named.is_none() && !on.is_nobodys()) {
+            return false;
+        }
+        let inherited = live.inherited;
+        self.give_back_plain(slot, place, inherited)
+    }
+
+    /// Gives back a block whose only mark will be the epoch of its stream.
+    #[inline]
+    fn give_back_plain(&mut self, slot: Slot, place: Option<Place>, inherited: OwnerId) -> bool {
+        let owner = match place {
+            Some(place) => self.order.plain_owner(place),
+            None => (inherited == OwnerId::IDLE).then_some(Owner::IDLE),
+        };
+        let Some(owner) = owner else { return false };
+        if self.space.free_at(slot, owner).is_err() {
+            return false;
+        }
+        if let Some(place) = place {
+            self.order.unname(place);
+        }
+        if inherited != OwnerId::IDLE {
+            self.order.release(inherited, &self.space);
+        }
+        true
+    }
+}
+
+impl FreeOn<'_> {
+    /// Whether no stream is named in whose order the block is freed.
+    #[inline]
+    fn is_nobodys(self) -> bool {
+        matches!(self, FreeOn::Recorded | FreeOn::Allocating)
+    }
+}
