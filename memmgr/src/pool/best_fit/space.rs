@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::blocks::{Blocks, Body, Slot};
 use super::index::{Entry, Nodes};
 use super::live::Table;
-use super::owners::Owners;
+use super::owners::{ClassRecord, Owners};
 use super::pages::Starts;
 use super::runs::{Found, Request, best_run};
 use super::{
@@ -196,12 +196,7 @@ impl<T: Default> Space<T> {
     /// not a power of two or is below the granule.
     pub fn allocate(&mut self, size: usize, align: usize, classes: &[ClassId]) -> Option<Taken> {
         let request = self.request(size, align)?;
-        let best = if align == GRANULE {
-            self.best_at_once(request.size, classes)
-        } else {
-            self.best_aligned(request, classes)
-        };
-        let found = match best {
+        let found = match self.best_aligned(request, classes) {
             Some(found) => found,
             None => self.run_of_classes(request, classes)?,
         };
@@ -218,55 +213,61 @@ impl<T: Default> Space<T> {
         datum: impl FnOnce(OwnerId) -> T,
     ) -> Option<(usize, OwnerId)> {
         let size = round(size).filter(|_| self.blocks.has_room(1))?;
-        let found = if own == ClassId::IDLE {
-            self.best_at_once(size, &[ClassId::IDLE])
-        } else {
-            self.best_at_once(size, &[own, ClassId::IDLE])
-        };
-        let Found { first, start } = found?;
-        let owner = self.blocks.owner(first)?;
-        self.take_front(first, owner, size, datum(owner));
-        self.enter(start, first, size);
-        Some((start, owner))
+        let Entry { addr, slot, .. } = self.best_at_once(size, own)?;
+        let owner = self.blocks.owner(slot)?;
+        self.take_front(slot, owner, size, datum(owner));
+        self.enter(addr, slot, size);
+        Some((addr, owner))
     }
 
-    /// The best span of these classes at the alignment that every block has: the smallest fits at its start.
+    /// The smallest span of at least `size` bytes that is idle or of the class `own`; ties by address.
     #[inline]
-    fn best_at_once(&self, size: usize, classes: &[ClassId]) -> Option<Found> {
+    fn best_at_once(&self, size: usize, own: ClassId) -> Option<Entry> {
         let recent = &self.recent;
-        let fits = recent.len >= size && classes.contains(&recent.class);
-        let exact = fits && recent.len == size;
-        let mut best = fits.then_some(Entry {
-            len: recent.len,
-            addr: recent.addr,
-            slot: recent.slot,
-        });
-        for class in classes.iter().filter_map(|id| self.owners.class(*id)) {
-            let index = &class.index;
-            if index.count() == 0 {
-                continue;
-            }
-            // Against a span that fits exactly, only another such at a lower address wins.
+        let fits = recent.len >= size && (recent.class == own || recent.class == ClassId::IDLE);
+        let mut best = Entry {
+            len: usize::MAX,
+            addr: usize::MAX,
+            slot: Slot::NONE,
+        };
+        if fits {
+            best = Entry {
+                len: recent.len,
+                addr: recent.addr,
+                slot: recent.slot,
+            };
+        }
+        // Against a span that fits exactly, only another such at a lower address wins.
+        let exact = best.len == size;
+        let mut consider = |id: ClassId| {
+            let Some(ClassRecord { index }) = self
+                .owners
+                .class(id)
+                .filter(|class| class.index.count() > 0)
+            else {
+                return;
+            };
             let found = if exact {
                 index.exact(&self.nodes, size)
             } else {
                 index.smallest(&self.nodes, size)
             };
             if let Some(slot) = found {
-                let entry = Entry::of(&self.blocks, slot);
-                if best.is_none_or(|other| entry < other) {
-                    best = Some(entry);
+                let block = self.blocks.at(slot);
+                let (len, addr) = (block.len, block.addr);
+                if len < best.len || (len == best.len && addr < best.addr) {
+                    best = Entry { len, addr, slot };
                 }
             }
+        };
+        consider(ClassId::IDLE);
+        if own != ClassId::IDLE {
+            consider(own);
         }
-        best.map(|entry| Found {
-            first: entry.slot,
-            start: entry.addr,
-        })
+        (!best.slot.is_none()).then_some(best)
     }
 
     /// The best span of these classes in which the request fits at its alignment.
-    #[cold]
     fn best_aligned(&mut self, request: Request, classes: &[ClassId]) -> Option<Found> {
         self.file_recent();
         let mut best: Option<(Entry, usize)> = None;
