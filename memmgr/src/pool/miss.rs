@@ -485,6 +485,16 @@ impl Drop for Pool {
 }
 
 impl State {
+    /// Searches at once, if the pool is ready for that.
+    pub(super) fn hit_run(&mut self, request: Request<'_>) -> Option<usize> {
+        if !self.prepared || self.release_due {
+            return None;
+        }
+        let found = self.take_if_changed(request)?;
+        self.counters.served += 1;
+        Some(found)
+    }
+
     /// Searches, unless the request has just found nothing.
     fn take_if_changed(&mut self, request: Request<'_>) -> Option<usize> {
         let place = request.on.map(|on| self.order.place(on.core()));

@@ -160,6 +160,10 @@ impl Pool {
     #[cold]
     fn allocate_missed(&self, request: Request<'_>) -> Result<usize> {
         self.attend(request.on);
+        // Several spans side by side may serve it.
+        if let Some(address) = self.state.lock().hit_run(request) {
+            return Ok(address);
+        }
         let served = self.allocate_slowly(request);
         let mut state = self.state.lock();
         match served {

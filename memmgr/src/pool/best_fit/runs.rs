@@ -55,7 +55,15 @@ struct Key {
     addr: usize,
 }
 
+/// What a search needs room for; kept from search to search.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    window: Window,
+    run: Vec<Span>,
+}
+
 /// A span of a run.
+#[derive(Debug)]
 struct Span {
     slot: Slot,
     addr: usize,
@@ -74,14 +82,15 @@ pub(super) fn best_run<T: Default>(
     request: Request,
     usable: impl Fn(OwnerId) -> Option<u32>,
     count_owners: bool,
+    scratch: &mut Scratch,
 ) -> Option<Found> {
     let rank_of = |slot: Slot| blocks.owner(slot).and_then(&usable);
-    let mut window = Window::new(if count_owners {
+    let Scratch { window, run } = scratch;
+    window.count(if count_owners {
         owners.owners().count()
     } else {
         0
     });
-    let mut run = Vec::new();
     let mut best: Option<(Key, Found)> = None;
     for &first in seams {
         // Only the first span of the longest run around this seam counts, so that each run comes once.
@@ -105,7 +114,7 @@ pub(super) fn best_run<T: Default>(
                 rank,
             })
         }));
-        if let Some(found) = window.best_of(&run, request)
+        if let Some(found) = window.best_of(run, request)
             && best.is_none_or(|(key, _)| found.0 < key)
         {
             best = Some(found);
@@ -115,6 +124,7 @@ pub(super) fn best_run<T: Default>(
 }
 
 /// A window over a run, with the highest rank and the number of owners in it.
+#[derive(Debug, Default)]
 struct Window {
     /// How many spans of each owner are in the window. Empty where owners are not counted.
     counts: Vec<usize>,
@@ -124,12 +134,10 @@ struct Window {
 }
 
 impl Window {
-    fn new(owners: usize) -> Self {
-        Self {
-            counts: vec![0; owners],
-            owners: 0,
-            peaks: VecDeque::new(),
-        }
+    /// Counts so many owners from now on.
+    fn count(&mut self, owners: usize) {
+        self.counts.clear();
+        self.counts.resize(owners, 0);
     }
 
     /// The best place in a run. The window is empty before and after.

@@ -7,7 +7,7 @@ use super::index::{Entry, Nodes};
 use super::live::Table;
 use super::owners::{ClassRecord, Owners};
 use super::pages::Starts;
-use super::runs::{Found, Request, best_run};
+use super::runs::{Found, Request, Scratch, best_run};
 use super::{
     ClassId, FreeError, GRANULE, LiveInfo, Owner, OwnerError, OwnerId, RemoveError, SegmentError,
     SegmentInfo, SpaceStats, Taken, is_alignment, round,
@@ -66,6 +66,7 @@ pub struct Space<T> {
     pub(super) frees: u64,
     /// The spans that have a seam, and slots that had one once.
     pub(super) seams: Vec<Slot>,
+    pub(super) scratch: Scratch,
     pub(super) reserved: usize,
     pub(super) in_use: usize,
     pub(super) splits: u64,
@@ -91,6 +92,7 @@ impl<T: Default> Space<T> {
             recent: Recent::NONE,
             frees: 0,
             seams: Vec::new(),
+            scratch: Scratch::default(),
             reserved: 0,
             in_use: 0,
             splits: 0,
@@ -343,6 +345,7 @@ impl<T: Default> Space<T> {
                     request,
                     usable,
                     true,
+                    &mut self.scratch,
                 )?
             }
         };
@@ -637,6 +640,7 @@ impl<T: Default> Space<T> {
             request,
             usable,
             false,
+            &mut self.scratch,
         )
     }
 
