@@ -107,6 +107,18 @@ impl<T> Biased<T> {
         }
     }
 
+    /// Waits for the lock; and whether nobody else had it.
+    #[inline]
+    pub fn lock_and_tell(&self) -> (Guard<'_, T>, bool) {
+        match self.enter(me()) {
+            Some(guard) => (guard, true),
+            None => match self.mutex.try_lock() {
+                Ok(turns) => (self.enter_with_mutex(me(), turns), true),
+                Err(_) => (self.enter_with_mutex(me(), lock(&self.mutex)), false),
+            },
+        }
+    }
+
     /// The lock with the mutex, as [`Guard::wait`] wants it.
     pub fn lock_to_wait(&self) -> Guard<'_, T> {
         let guard = lock(&self.mutex);

@@ -13,7 +13,7 @@ use memmgr::Stream;
 use super::Bench;
 use super::figure::Row;
 use super::reference::{List, Tree};
-use super::subject::{Device, Null, Subject, with_manager};
+use super::subject::{Device, Null, Subject, with_pool};
 use super::threads::{Crew, Locked, PASSES, pause};
 use crate::error::{Failure, Result};
 use crate::options::Reference;
@@ -114,7 +114,7 @@ pub fn run<W: Write>(bench: &mut Bench<'_, W>) -> Result<()> {
     for own in [false, true] {
         let case = format!("{} stream{pinned}", if own { "own" } else { "one" });
         let row = |subject, samples: Vec<f64>| Row::new("producer", &case, subject, "ns", &samples);
-        let samples = with_manager(|manager| {
+        let samples = with_pool(|manager| {
             let streams = [Stream::new()?, Stream::new()?];
             let stream = |index: usize| &streams[if own { index } else { 0 }];
             measure(&crew, pairs, |index| Device::new(manager, stream(index)))

@@ -8,7 +8,7 @@ use memmgr::Stream;
 
 use super::Bench;
 use super::loops::Random;
-use super::subject::{Device, Null, Subject, with_manager};
+use super::subject::{Device, Null, Subject, with_pool};
 use super::turns::{Label, PASSES, measure, on};
 use crate::error::Result;
 use crate::rng::Rng;
@@ -68,7 +68,7 @@ pub fn run<W: Write>(bench: &mut Bench<'_, W>) -> Result<()> {
             case: &format!("K={count} n={blocks}"),
             unit: "ns/op",
         };
-        let found = with_manager(|manager| {
+        let found = with_pool(|manager| {
             let streams = (0..count).map(|_| Stream::new());
             let streams = streams.collect::<Result<Vec<_>, _>>()?;
             let each = streams.iter().map(|stream| Device::new(manager, stream));

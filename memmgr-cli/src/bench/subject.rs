@@ -173,9 +173,35 @@ fn refused(failure: &mut Option<Error>, error: Error) -> *mut c_void {
     ptr::null_mut()
 }
 
+/// What the device pools of most workloads reserve at once, in bytes.
+pub const POOL: usize = 20 << 30;
+
 /// Runs `work` with a new manager, and gives all of its memory back afterwards.
 pub fn with_manager<T>(work: impl FnOnce(&MemoryManager) -> Result<T>) -> Result<T> {
-    let manager = MemoryManager::new(Config::default())?;
+    run_with(MemoryManager::new(Config::default())?, work)
+}
+
+/// As [`with_manager`], with a device pool that has [`POOL`] bytes from the beginning, or grows by need on a device that has
+/// less.
+pub fn with_pool<T>(work: impl FnOnce(&MemoryManager) -> Result<T>) -> Result<T> {
+    let mut config = Config::default();
+    config.device_pool_size = POOL;
+    let manager = MemoryManager::new(config)?;
+    match manager.allocate_device(1) {
+        Ok(first) => {
+            // SAFETY: the block was just allocated, and nobody has used it.
+            unsafe { manager.free_device(first) }?;
+            run_with(manager, work)
+        }
+        Err(error) if error.is_out_of_memory() => with_manager(work),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn run_with<T>(
+    manager: MemoryManager,
+    work: impl FnOnce(&MemoryManager) -> Result<T>,
+) -> Result<T> {
     let result = work(&manager)?;
     manager.shutdown()?;
     Ok(result)
@@ -183,7 +209,7 @@ pub fn with_manager<T>(work: impl FnOnce(&MemoryManager) -> Result<T>) -> Result
 
 /// Runs `work` with device memory of a new manager on a new stream.
 pub fn with_device<T>(work: impl FnOnce(&mut Device<'_>) -> Result<T>) -> Result<T> {
-    with_manager(|manager| {
+    with_pool(|manager| {
         let stream = Stream::new()?;
         let result = work(&mut Device::new(manager, &stream))?;
         stream.synchronize()?;

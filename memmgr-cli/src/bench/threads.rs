@@ -14,7 +14,7 @@ use memmgr::Stream;
 use super::figure::Row;
 use super::loops;
 use super::reference::{List, Tree};
-use super::subject::{Device, Null, Subject, with_manager};
+use super::subject::{Device, Null, Subject, with_pool};
 use super::{Bench, cpus};
 use crate::cuda;
 use crate::error::{Failure, Result};
@@ -203,7 +203,7 @@ fn case<W: Write>(
         failed: &failed,
     };
     let mut rows = Vec::new();
-    let times = with_manager(|manager| {
+    let times = with_pool(|manager| {
         let count = if own { crew.threads } else { 1 };
         let streams = (0..count).map(|_| Stream::new());
         let streams = streams.collect::<Result<Vec<_>, _>>()?;

@@ -6,9 +6,10 @@
 use super::{
     FreeOn, Pool, State,
     best_fit::{ClassId, Owner, OwnerId, Slot},
+    front::{self, Taken},
     live::{Live, Place},
 };
-use crate::stream::Handle;
+use crate::{stream::Handle, sync::atomic::Ordering::Relaxed};
 
 /// A request that found nothing: as long as nothing becomes free, it finds nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,14 +23,54 @@ impl Pool {
     /// The address of a block, if one span that may be used at once serves the request.
     #[inline]
     pub fn hit(&self, size: usize, on: Option<&Handle>, raw: bool) -> Option<usize> {
-        self.state.lock().hit(size, on, raw)
+        if front::is_used() {
+            return self.hit_in_front(size, on, raw);
+        }
+        let (mut state, free) = self.state.lock_and_tell();
+        if !free {
+            front::use_it();
+        }
+        state.hit(size, on, raw)
+    }
+
+    /// As [`Pool::hit`], while threads compete for the lock.
+    #[cold]
+    fn hit_in_front(&self, size: usize, on: Option<&Handle>, raw: bool) -> Option<usize> {
+        let stream = on.map_or(0, |handle| handle.core().uid);
+        let taken = if self.restless.load(Relaxed) {
+            Taken::Nothing
+        } else {
+            self.front.take(size, stream, raw)
+        };
+        if let Taken::Block(address) = taken {
+            return Some(address);
+        }
+        let mut state = self.state.lock();
+        if let Taken::Other(number) = taken {
+            state.free_from_bin(&self.front, number);
+        }
+        let address = state.hit(size, on, raw)?;
+        if on.is_none_or(|handle| !handle.core().is_per_thread()) {
+            state.enter_front(&self.front, address, stream);
+        }
+        Some(address)
     }
 
     /// Takes back a block that was allocated on the stream in whose order it is freed, or on none and is freed on none, and
     /// that nobody has recorded a use of. False if it is not such a block, or others wait for something.
     #[inline]
     pub fn free_plain(&self, address: usize, on: FreeOn<'_>) -> bool {
-        self.state.lock().free_plain(address, on)
+        if front::is_used()
+            && !self.restless.load(Relaxed)
+            && self.front.give(address, Self::front_key(on))
+        {
+            return true;
+        }
+        let (mut state, free) = self.state.lock_and_tell();
+        if !free {
+            front::use_it();
+        }
+        state.free_plain(address, on)
     }
 }
 
@@ -108,7 +149,12 @@ impl State {
 
     /// Gives back a block whose only mark will be the epoch of its stream.
     #[inline]
-    fn give_back_plain(&mut self, slot: Slot, place: Option<Place>, inherited: OwnerId) -> bool {
+    pub(super) fn give_back_plain(
+        &mut self,
+        slot: Slot,
+        place: Option<Place>,
+        inherited: OwnerId,
+    ) -> bool {
         let owner = match place {
             Some(place) => self.order.plain_owner(place),
             None => (inherited == OwnerId::IDLE).then_some(Owner::IDLE),

@@ -15,7 +15,7 @@ struct At(u32);
 /// What a pool keeps with every live block. It lies in the block's record, beside what a free span needs there.
 #[derive(Debug)]
 pub(crate) struct Live {
-    /// What was asked for, in bytes.
+    /// What was asked for, in bytes. In the front: the number of the entry there, which has it.
     pub requested: usize,
     /// The stream that the block was allocated on; [`Live::NOBODY`] without one.
     stream: u32,
@@ -25,6 +25,8 @@ pub(crate) struct Live {
     extra: u32,
     /// Whether it was handed out as a raw pointer.
     pub raw: bool,
+    /// Whether it is in the front.
+    fronted: bool,
 }
 
 impl Default for Live {
@@ -35,6 +37,7 @@ impl Default for Live {
             inherited: OwnerId::IDLE,
             extra: Self::NOBODY,
             raw: false,
+            fronted: false,
         }
     }
 }
@@ -51,6 +54,7 @@ impl Live {
             inherited,
             extra: Self::NOBODY,
             raw,
+            fronted: false,
         }
     }
 
@@ -71,7 +75,22 @@ impl Live {
     /// Whether nothing but the block's making is known of it.
     #[inline]
     pub fn is_plain(&self) -> bool {
-        self.extra == Self::NOBODY
+        self.extra == Self::NOBODY && !self.fronted
+    }
+
+    /// The number of its entry, if it is in the front.
+    pub fn front(&self) -> Option<u32> {
+        self.fronted.then_some(self.requested as u32)
+    }
+
+    /// It is in the front.
+    pub fn enter_front(&mut self, number: u32) {
+        (self.requested, self.fronted) = (number as usize, true);
+    }
+
+    /// It is not in the front any more.
+    pub fn leave_front(&mut self, requested: usize, raw: bool) {
+        (self.requested, self.raw, self.fronted) = (requested, raw, false);
     }
 
     fn extra(&self) -> Option<At> {
@@ -129,7 +148,7 @@ impl Extras {
 
     /// What is kept of a block, made if there is nothing. `None` only where four thousand million blocks have something.
     pub fn make(&mut self, live: &mut Live) -> Option<&mut Extra> {
-        if live.is_plain() {
+        if live.extra == Live::NOBODY {
             live.extra = match self.vacant.pop() {
                 Some(at) => at,
                 None => {

@@ -364,6 +364,7 @@ impl Pool {
 
     /// Gives every wholly idle segment back to CUDA; the bytes. Work that is still running keeps its memory.
     pub fn trim(&self) -> Result<usize> {
+        self.flush_front();
         self.poll(true);
         self.end_epochs(None);
         segment::release_orphans();
@@ -422,6 +423,7 @@ impl Pool {
 
     /// Waits on the host for everything that the pool's free memory waits for, and makes it idle.
     pub fn wait_for_pending(&self) -> Result<()> {
+        self.flush_front();
         crate::stream::finish_retirements();
         let marks = self.state.lock().order.all_marks();
         let mut waited = Ok(());
@@ -455,6 +457,10 @@ impl Pool {
         state.release_due = false;
         state.retiring = state.space.segments().map(|segment| segment.base).collect();
         state.prepared = false;
+        // What is freed from now on is to be noticed.
+        state.recall_all(&self.front);
+        drop(state);
+        self.flush_front();
         waited.map(|()| released)
     }
 }
@@ -464,6 +470,7 @@ impl Drop for Pool {
         if crate::process::is_over() {
             return;
         }
+        self.flush_front();
         // CUDA's free functions wait for the whole device, which a drop must not: the next slow call of any manager
         // gives the segments back.
         let state = self.state.get_mut();

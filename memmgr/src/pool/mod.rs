@@ -5,6 +5,7 @@
 //! call is made under it. `miss.rs` is what happens when nothing fits, `uses.rs` what copies and guards record.
 
 pub(crate) mod best_fit;
+mod front;
 mod hit;
 mod live;
 mod miss;
@@ -26,9 +27,10 @@ use crate::{
     event::Fence,
     stats::PoolStats,
     stream::{Handle, StreamCore},
-    sync::{Condvar, thread::ThreadId},
+    sync::{Condvar, atomic::AtomicBool, thread::ThreadId},
 };
 use best_fit::{ClassId, FreeError, OwnerId, Slot, Space, Taken};
+use front::Front;
 use hit::Missed;
 use live::{Extra, Extras, Live, Place as StreamPlace};
 use miss::Request;
@@ -91,6 +93,9 @@ pub(crate) struct Pool {
     state: Biased<State>,
     /// Signalled when `growing` ends.
     grown: Condvar,
+    front: Front,
+    /// Whether the order layer wants something done: then no call bypasses the books.
+    restless: Arc<AtomicBool>,
     observed: Observed,
 }
 
@@ -134,8 +139,10 @@ impl Pool {
         };
         Self {
             source,
+            restless: state.order.restless(),
             state: Biased::new(state),
             grown: Condvar::new(),
+            front: Front::default(),
             observed,
         }
     }
@@ -159,6 +166,7 @@ impl Pool {
     /// A request that found nothing at the first look, or the first of all, or one in whose stream others wait for an event.
     #[cold]
     fn allocate_missed(&self, request: Request<'_>) -> Result<usize> {
+        self.flush_front();
         self.attend(request.on);
         // Several spans side by side may serve it.
         if let Some(address) = self.state.lock().hit_run(request) {
@@ -201,7 +209,7 @@ impl Pool {
     #[cold]
     fn free_marked(&self, address: usize, on: FreeOn<'_>) -> Result<Option<()>> {
         let single = {
-            let mut state = self.state.lock();
+            let mut state = self.lock_block(address);
             let Some(slot) = state.space.find(address) else {
                 return match state.space.why_not_live(address) {
                     FreeError::Foreign => Ok(None),
@@ -296,9 +304,11 @@ impl Pool {
 
     /// The figures.
     pub fn stats(&self) -> PoolStats {
+        self.flush_front();
         let state = self.state.lock();
         let (space, counters) = (state.space.stats(), &state.counters);
-        let allocations = counters.hits.saturating_add(counters.served);
+        let hits = counters.hits.saturating_add(self.front.reuses());
+        let allocations = hits.saturating_add(counters.served);
         PoolStats {
             in_use: space.in_use,
             reserved: space.reserved,
@@ -310,7 +320,7 @@ impl Pool {
             allocations,
             // Each block that was handed out is live or was freed.
             frees: allocations.saturating_sub(space.live_blocks as u64),
-            reuses: counters.hits.saturating_add(counters.reuses),
+            reuses: hits.saturating_add(counters.reuses),
             waits: counters.waits,
             growths: counters.growths,
             failures: counters.failures,
@@ -324,6 +334,7 @@ impl Pool {
 
     /// Sets the peaks to what is the case now.
     pub fn reset_peak(&self) {
+        self.flush_front();
         let mut state = self.state.lock();
         let stats = state.space.stats();
         state.counters.peak_in_use = stats.in_use;
@@ -332,15 +343,22 @@ impl Pool {
 
     /// Every live block.
     pub fn live_blocks(&self) -> Vec<LiveRange> {
+        self.flush_front();
         let state = self.state.lock();
         state
             .space
             .live_blocks()
-            .map(|live| LiveRange {
-                start: live.addr,
-                len: live.data.requested,
-                raw: live.data.raw,
-                kept: state.extras.of(live.data).freed.is_some(),
+            .filter_map(|live| {
+                let fronted = live.data.front().and_then(|number| self.front.look(number));
+                if fronted.is_some_and(|fronted| fronted.in_bin) {
+                    return None;
+                }
+                Some(LiveRange {
+                    start: live.addr,
+                    len: fronted.map_or(live.data.requested, |fronted| fronted.requested),
+                    raw: fronted.map_or(live.data.raw, |fronted| fronted.raw),
+                    kept: state.extras.of(live.data).freed.is_some(),
+                })
             })
             .collect()
     }
@@ -348,7 +366,7 @@ impl Pool {
     /// What a report says of the free of the live block that starts at `address`; or leaves it to the captured graph that
     /// uses the block. That is one step: the graph may go at any moment.
     pub fn announce_free(&self, address: usize, on: FreeOn<'_>) -> Option<Announced> {
-        let mut guard = self.state.lock();
+        let mut guard = self.lock_block(address);
         let State {
             space,
             order,
@@ -382,6 +400,7 @@ impl Pool {
 
     /// Walks everything and verifies it.
     pub fn check(&self) -> Result<(), String> {
+        self.flush_front();
         let state = self.state.lock();
         state.space.check()?;
         state.order.check(&state.space, &state.extras)

@@ -16,6 +16,7 @@ use crate::{
     event::Fence,
     planted::{self, Mistake},
     stream::StreamCore,
+    sync::atomic::AtomicBool,
 };
 use rustc_hash::FxHashMap;
 use std::{
@@ -125,6 +126,8 @@ pub(crate) struct Order {
     sweep_at: usize,
     /// How many fences are wanted, of all streams.
     wanted: usize,
+    /// Says [`Order::is_restless`] to those who do not have the lock.
+    restless: Arc<AtomicBool>,
     /// Whether so many streams have come that a sweep is due.
     crowded: bool,
     vacant_classes: Vec<ClassId>,
@@ -151,6 +154,7 @@ impl Order {
             next_class: 0,
             sweep_at: 0,
             wanted: 0,
+            restless: Arc::default(),
             crowded: false,
             vacant_classes: Vec::new(),
             watches: FxHashMap::default(),
@@ -228,6 +232,7 @@ impl Order {
         }
         self.places.insert(core.uid, place);
         self.crowded = self.is_crowded();
+        self.tell();
         core.set_place(self.uid, place);
         Place(place)
     }
@@ -325,6 +330,7 @@ impl Order {
             {
                 slot.wanted.push(fence.clone());
                 self.wanted += 1;
+                self.tell();
             }
             return;
         }
@@ -563,6 +569,7 @@ impl Order {
             slot.wanted.retain(|wanted| wanted.uid != fence.uid);
             let gone = before - slot.wanted.len();
             self.wanted = self.wanted.saturating_sub(gone);
+            self.tell();
         }
     }
 
@@ -584,6 +591,7 @@ impl Order {
             wanted += slot.wanted.len();
         }
         self.wanted = wanted;
+        self.tell();
         ended
     }
 
@@ -593,6 +601,7 @@ impl Order {
             Some(slot) if !slot.wanted.is_empty() => {
                 let wanted = std::mem::take(&mut slot.wanted);
                 self.wanted = self.wanted.saturating_sub(wanted.len());
+                self.tell();
                 wanted
             }
             _ => Vec::new(),
@@ -761,6 +770,16 @@ impl Order {
         }
     }
 
+    /// What says [`Order::is_restless`] without the lock.
+    pub fn restless(&self) -> Arc<AtomicBool> {
+        self.restless.clone()
+    }
+
+    /// Tells those who do not have the lock.
+    fn tell(&self) {
+        self.restless.store(self.is_restless(), Relaxed);
+    }
+
     /// Whether somebody waits for something that a stream's next call does, or streams that have ended have left much.
     #[inline]
     pub fn is_restless(&self) -> bool {
@@ -815,6 +834,7 @@ impl Order {
         }
         self.sweep_at = self.places.len() * 2;
         self.crowded = self.is_crowded();
+        self.tell();
     }
 
     /// Verifies what this module keeps against the spans.

@@ -70,7 +70,7 @@ pub(crate) fn kept_by_a_graph(address: usize) -> Error {
 impl Pool {
     /// A captured graph uses a live block from now on: it stays, also when it is freed. Whether there is such a block.
     pub fn hold(&self, block: BlockRange) -> bool {
-        let mut state = self.state.lock();
+        let mut state = self.lock_block(block.start);
         match state.make_extra(block.start) {
             Some(extra) if extra.freed.is_none() => {
                 extra.held = extra.held.saturating_add(1);
@@ -82,7 +82,7 @@ impl Pool {
 
     /// Whether a captured graph uses the live block that starts at `address`.
     pub fn is_held(&self, address: usize) -> bool {
-        let state = self.state.lock();
+        let state = self.lock_block(address);
         state
             .extra(address)
             .is_some_and(|extra| extra.held > 0 && extra.freed.is_none())
@@ -91,7 +91,7 @@ impl Pool {
     /// A graph does not use the block any more. If it was the last and the block was freed meanwhile: how it is to be freed
     /// now.
     pub fn unhold(&self, block: BlockRange) -> Option<Freed> {
-        let mut state = self.state.lock();
+        let mut state = self.lock_block(block.start);
         let extra = state.make_extra(block.start)?;
         extra.held = extra.held.saturating_sub(1);
         if extra.held > 0 {
@@ -104,7 +104,15 @@ impl Pool {
     /// The live block in which `size` bytes at `address` lie; `None` if the address belongs to no segment of the pool.
     pub fn locate(&self, address: usize, size: usize) -> Result<Option<BlockRange>> {
         let mut state = self.state.lock();
-        let slot = state.space.find_containing(address);
+        let mut slot = state.space.find_containing(address);
+        if let Some(live) = slot.and_then(|slot| state.space.live_at(slot))
+            && live.data.front().is_some()
+        {
+            let start = live.addr;
+            drop(state);
+            state = self.lock_block(start);
+            slot = state.space.find_containing(address);
+        }
         match slot.and_then(|slot| state.space.live_at(slot)) {
             Some(live) if state.extras.of(live.data).freed.is_some() => {
                 Err(kept_by_a_graph(address))
@@ -127,8 +135,7 @@ impl Pool {
     /// Records a use of a part of a live block.
     pub fn add_use(&self, block: BlockRange, fence: &Arc<Fence>, writes: bool) {
         let many = self
-            .state
-            .lock()
+            .lock_block(block.start)
             .make_extra(block.start)
             .map(|extra| record(&mut extra.uses, block.span, fence, writes));
         if let Some(many) = many.filter(|many| !many.is_empty()) {
@@ -138,8 +145,7 @@ impl Pool {
 
     /// The recorded uses of the range that are not known to have finished: all, or those that write.
     pub fn uses(&self, block: BlockRange, only_writes: bool) -> Vec<Arc<Fence>> {
-        self.state
-            .lock()
+        self.lock_block(block.start)
             .extra(block.start)
             .map_or_else(Vec::new, |extra| {
                 pending_uses(&extra.uses, block.span, only_writes)
@@ -149,7 +155,7 @@ impl Pool {
     /// What a stream must wait for before it uses a block: recorded uses of other streams, and, unless it is the stream
     /// that the block was allocated on, the marks that the block's memory carries.
     pub fn before_use(&self, block: BlockRange, handle: &Handle, writes: bool) -> Vec<Arc<Fence>> {
-        let mut guard = self.state.lock();
+        let mut guard = self.lock_block(block.start);
         let state = &mut *guard;
         let State {
             space,
@@ -186,7 +192,7 @@ impl Pool {
     /// Notes that the events of what [`Pool::before_use`] named have been recorded, and that the stream has been made to
     /// wait for them.
     pub fn follows(&self, block: BlockRange, handle: &Handle, fences: &[Arc<Fence>], waited: bool) {
-        let mut guard = self.state.lock();
+        let mut guard = self.lock_block(block.start);
         let state = &mut *guard;
         for fence in fences {
             if fence.is_closed() || !waited {

@@ -404,6 +404,12 @@ impl<T: Default> Space<T> {
         self.blocks.data(slot)
     }
 
+    /// Length in bytes and datum of a live block whose record is known, to be changed.
+    pub fn block_at_mut(&mut self, slot: Slot) -> Option<(usize, &mut T)> {
+        let len = self.blocks.at(slot).len;
+        Some((len, self.blocks.data_mut(slot)?))
+    }
+
     /// The datum of a live block whose record is known, to be changed.
     #[inline]
     pub fn data_at_mut(&mut self, slot: Slot) -> Option<&mut T> {
