@@ -22,6 +22,8 @@ pub(super) struct OwnerRecord {
     /// Its spans, but for the recent one, and slots that were its spans once (see [`Space::file`](super::Space)). Empty for the
     /// idle owner, whose spans are those of the idle class.
     pub list: Vec<Slot>,
+    /// Which place of the list is looked at next.
+    pub next_look: usize,
 }
 
 /// What is known of a class.
@@ -141,6 +143,7 @@ impl Owners {
                 spans: 0,
                 bytes: 0,
                 list: Vec::new(),
+                next_look: 0,
             });
         }
     }

@@ -12,8 +12,10 @@ use super::runs::Found;
 use super::space::{Recent, Space};
 use super::{Owner, OwnerId, OwnerList, Taken};
 
-/// How much longer than twice the number of spans an owner's list may be.
+/// How much longer than twice the number of spans an owner's list may be, and how many places of a longer one are looked at
+/// with each slot that comes.
 const LOOSE: usize = 64;
+const LOOKS: usize = 4;
 
 impl<T: Default> Space<T> {
     /// Makes the found place a live block. The spans under it leave the index; what is left of the first and of
@@ -215,13 +217,33 @@ impl<T: Default> Space<T> {
         }
     }
 
-    /// Enters a slot into its owner's list.
+    /// Enters a slot into its owner's list. A list with many slots that do not belong there any more loses a few with each
+    /// that comes.
     fn list(&mut self, slot: Slot, owner: OwnerId) {
         let Some(record) = self.owners.owner_mut(owner) else {
             return;
         };
-        if record.list.len() >= record.spans.saturating_mul(2).saturating_add(LOOSE) {
+        let loose = record.spans.saturating_mul(2).saturating_add(LOOSE);
+        if record.list.len() >= loose.saturating_mul(2) {
+            // Slots that are there twice.
             self.tidy(owner);
+        } else if record.list.len() >= loose {
+            for _ in 0..LOOKS {
+                let place = record.next_look;
+                let Some(other) = record.list.get(place).copied() else {
+                    record.next_look = 0;
+                    continue;
+                };
+                let block = self.blocks.at_mut(other);
+                if block.listed == owner.0 && block.owner() == Some(owner) {
+                    record.next_look = place.saturating_add(1);
+                    continue;
+                }
+                if block.listed == owner.0 {
+                    block.listed = Block::<T>::UNLISTED;
+                }
+                record.list.swap_remove(place);
+            }
         }
         if let Some(record) = self.owners.owner_mut(owner) {
             record.list.push(slot);
