@@ -54,19 +54,16 @@ struct Turns {
     withdrawals: u32,
     /// Whose the flags are; a thread has one at most.
     flags: [u64; FLAGS],
-    /// How many are somebody's.
-    taken: usize,
+    /// How many have been somebody's: the first ones.
+    used: usize,
 }
 
 impl Turns {
     /// The thread has come for the mutex, and does not have the bias: its flag may go to another.
     fn leave(&mut self, me: u64) {
-        if self.taken > 0
-            && me != NOBODY
-            && let Some(flag) = self.flags.iter_mut().find(|owner| **owner == me)
-        {
+        let mut used = self.flags.iter_mut().take(self.used);
+        if let Some(flag) = used.find(|owner| **owner == me) {
             *flag = NOBODY;
-            self.taken = self.taken.saturating_sub(1);
         }
     }
 
@@ -74,7 +71,7 @@ impl Turns {
     fn take(&mut self, me: u64) -> Option<usize> {
         let flag = self.flags.iter().position(|owner| *owner == NOBODY)?;
         *self.flags.get_mut(flag)? = me;
-        self.taken = self.taken.saturating_add(1);
+        self.used = self.used.max(flag.saturating_add(1));
         Some(flag)
     }
 }
@@ -146,7 +143,7 @@ impl<T> Biased<T> {
                 in_a_row: 0,
                 withdrawals: 0,
                 flags: [NOBODY; FLAGS],
-                taken: 0,
+                used: 0,
             }),
             value: UnsafeCell::new(value),
         }
@@ -207,10 +204,11 @@ impl<T> Biased<T> {
         if self.withdraw() {
             turns.withdrawals = turns.withdrawals.saturating_add(1);
         }
-        turns.leave(me);
         if turns.last == me {
             turns.in_a_row = turns.in_a_row.saturating_add(1);
         } else {
+            // Who was the last has no flag, or has the bias still.
+            turns.leave(me);
             (turns.last, turns.in_a_row) = (me, 0);
         }
         let patience = PATIENCE << turns.withdrawals.min(MOST_DOUBLINGS);
@@ -472,8 +470,9 @@ mod tests {
         }
         let turns = lock.lock_to_wait();
         let turns = turns.mutex.as_ref().unwrap();
-        let mine = turns.flags.iter().filter(|owner| **owner == me()).count();
-        assert_eq!((mine, turns.taken), (1, 4));
+        let count = |is: &dyn Fn(u64) -> bool| turns.flags.iter().filter(|id| is(**id)).count();
+        assert_eq!((count(&|id| id == me()), count(&|id| id != NOBODY)), (1, 4));
+        assert_eq!(turns.used, 4);
     }
 
     /// Threads that have had the bias and end take a flag each with them; without one, the mutex is left.
