@@ -7,6 +7,10 @@
 //! enters. (The scheme is that of asymmetric Dekker locks: Dice, Moir and Scherer, "Quickly reacquirable locks", 2003.) Where
 //! the kernel has no such call, and under the model checker, the lock is the mutex alone.
 //!
+//! A thread may be stopped between its look at the bias and the flag that it writes then, for as long as the system likes, and
+//! write the flag when another thread has the bias. So a lock has several flags, and one goes to another thread only after the
+//! former has come for the mutex, which it cannot do between the two.
+//!
 //! A withdrawal costs a few microseconds, so the bias goes to a thread only after it has taken the mutex many times in a row,
 //! and after each withdrawal twice as many.
 
@@ -14,6 +18,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 use std::{
     cell::{Cell, UnsafeCell},
     fmt, hint,
+    marker::PhantomData,
     ops::{Deref, DerefMut},
     sync::{
         PoisonError,
@@ -37,6 +42,9 @@ const YIELDS: u32 = 1000;
 
 /// Nobody has the bias.
 const NOBODY: u64 = 0;
+/// How many flags a lock has: so many threads may have had the bias and not come back. Together they fill a cache line.
+const FLAGS: usize = 1 << FLAG_BITS;
+const FLAG_BITS: u32 = 6;
 
 /// Who took the mutex, for the decision about the bias.
 #[derive(Debug)]
@@ -44,28 +52,69 @@ struct Turns {
     last: u64,
     in_a_row: u32,
     withdrawals: u32,
+    /// Whose the flags are; a thread has one at most.
+    flags: [u64; FLAGS],
+    /// How many have been somebody's: the first ones.
+    used: usize,
+}
+
+impl Turns {
+    /// The thread has come for the mutex, and does not have the bias: its flag may go to another.
+    fn leave(&mut self, me: u64) {
+        let mut used = self.flags.iter_mut().take(self.used);
+        if let Some(flag) = used.find(|owner| **owner == me) {
+            *flag = NOBODY;
+        }
+    }
+
+    /// A flag for a thread that has none; `None` if all are somebody's.
+    fn take(&mut self, me: u64) -> Option<usize> {
+        let flag = self.flags.iter().position(|owner| *owner == NOBODY)?;
+        *self.flags.get_mut(flag)? = me;
+        self.used = self.used.max(flag.saturating_add(1));
+        Some(flag)
+    }
+}
+
+/// The flags, in a line of their own.
+#[repr(align(64))]
+struct Flags([AtomicBool; FLAGS]);
+
+impl Flags {
+    /// The flag that the bias names.
+    #[inline]
+    fn of(&self, bias: u64) -> &AtomicBool {
+        &self.0[bias as usize % FLAGS]
+    }
 }
 
 /// A value behind the lock.
 pub(crate) struct Biased<T> {
-    /// The thread that may enter without the mutex. Set by that thread, and withdrawn by anybody, with the mutex held.
+    /// The thread that may enter without the mutex, and in the lowest bits its flag. Set by that thread, and withdrawn by
+    /// anybody, with the mutex held.
     bias: AtomicU64,
-    /// Whether that thread is inside. Written by it alone.
-    inside: AtomicBool,
+    /// Whether the thread with the bias is inside. Each is written only by the thread whose it is, and by the one that makes it
+    /// its own.
+    inside: Flags,
     mutex: Mutex<Turns>,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: a guard is the only way to the value, and `enter` and `enter_with_mutex` see to it that there is one at a time: a
-// thread without the mutex is the one that has the bias, and nobody has the mutex and goes on before the bias is withdrawn and
-// that thread is outside. So the value goes from thread to thread, as with a mutex, for which `T: Send` is enough.
+// thread without the mutex is the one that has the bias and was not inside, and nobody has the mutex and goes on before the bias
+// is withdrawn and that thread's flag is down, which no other thread writes. So the value goes from thread to thread, as with a
+// mutex, for which `T: Send` is enough.
 unsafe impl<T: Send> Sync for Biased<T> {}
 
 /// The value, as long as this lives.
 pub(crate) struct Guard<'a, T> {
     lock: &'a Biased<T>,
+    /// The flag to be taken down, of the thread that has the bias.
+    flag: Option<&'a AtomicBool>,
     /// `None` where the bias was enough.
     mutex: Option<MutexGuard<'a, Turns>>,
+    /// To share a guard is to share the value.
+    value: PhantomData<&'a T>,
 }
 
 /// A number that no other thread of the process has or had.
@@ -88,11 +137,13 @@ impl<T> Biased<T> {
     pub fn new(value: T) -> Self {
         Self {
             bias: AtomicU64::new(NOBODY),
-            inside: AtomicBool::new(false),
+            inside: Flags([const { AtomicBool::new(false) }; FLAGS]),
             mutex: Mutex::new(Turns {
                 last: NOBODY,
                 in_a_row: 0,
                 withdrawals: 0,
+                flags: [NOBODY; FLAGS],
+                used: 0,
             }),
             value: UnsafeCell::new(value),
         }
@@ -128,19 +179,34 @@ impl<T> Biased<T> {
     /// Enters with the bias, if this thread has it.
     #[inline]
     fn enter(&self, me: u64) -> Option<Guard<'_, T>> {
-        if self.bias.load(Relaxed) != me {
+        let bias = self.bias.load(Relaxed);
+        if bias >> FLAG_BITS != me {
             return None;
         }
-        self.inside.store(true, Relaxed);
+        self.enter_with(bias)
+    }
+
+    /// Enters with the bias that this thread has, or had a moment ago.
+    #[inline]
+    fn enter_with(&self, bias: u64) -> Option<Guard<'_, T>> {
+        let inside = self.inside.of(bias);
+        // Only this thread raises its flag: it is inside already, and must wait for itself as with any mutex.
+        if inside.load(Relaxed) {
+            debug_assert!(false, "the lock is taken by the thread that holds it");
+            return None;
+        }
+        inside.store(true, Relaxed);
         // Who withdraws the bias makes the processor keep this order; the compiler has to be told.
         compiler_fence(SeqCst);
-        if self.bias.load(Relaxed) == me {
+        if self.bias.load(Relaxed) == bias {
             return Some(Guard {
                 lock: self,
+                flag: Some(inside),
                 mutex: None,
+                value: PhantomData,
             });
         }
-        self.inside.store(false, Release);
+        inside.store(false, Release);
         None
     }
 
@@ -153,29 +219,43 @@ impl<T> Biased<T> {
         if turns.last == me {
             turns.in_a_row = turns.in_a_row.saturating_add(1);
         } else {
+            // Who was the last has no flag, or has the bias still.
+            turns.leave(me);
             (turns.last, turns.in_a_row) = (me, 0);
         }
         let patience = PATIENCE << turns.withdrawals.min(MOST_DOUBLINGS);
+        let mut flag = None;
         if me != NOBODY && turns.in_a_row >= patience && barrier::is_there() {
             turns.in_a_row = 0;
-            self.bias.store(me, Relaxed);
+            if let Some(number) = turns.take(me) {
+                let bias = me << FLAG_BITS | number as u64;
+                let mine = self.inside.of(bias);
+                // It is inside, so that it waits for itself if it comes again now.
+                mine.store(true, Relaxed);
+                flag = Some(mine);
+                self.bias.store(bias, Relaxed);
+            }
         }
         Guard {
             lock: self,
+            flag,
             mutex: Some(turns),
+            value: PhantomData,
         }
     }
 
     /// Withdraws the bias, and waits until the thread that had it is outside; whether anybody had it. The mutex is held, so
     /// nobody gets it meanwhile.
     fn withdraw(&self) -> bool {
-        if self.bias.load(Relaxed) == NOBODY {
+        let bias = self.bias.load(Relaxed);
+        if bias == NOBODY {
             return false;
         }
         self.bias.store(NOBODY, Relaxed);
         barrier::everywhere();
+        let inside = self.inside.of(bias);
         let mut looks = 0u32;
-        while self.inside.load(Acquire) {
+        while inside.load(Acquire) {
             looks = looks.saturating_add(1);
             match looks {
                 0..SPINS => hint::spin_loop(),
@@ -196,7 +276,9 @@ impl<'a, T> Guard<'a, T> {
     /// Gives the lock back and waits to be woken, as [`std::sync::Condvar::wait`]. The guard is one of
     /// [`Biased::lock_to_wait`]; another returns at once, as if it had been woken for nothing.
     pub fn wait(mut self, condition: &Condvar) -> Self {
-        if let Some(turns) = self.mutex.take() {
+        if self.flag.is_none()
+            && let Some(turns) = self.mutex.take()
+        {
             let turns = condition
                 .wait(turns)
                 .unwrap_or_else(PoisonError::into_inner);
@@ -228,8 +310,9 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        if self.mutex.is_none() {
-            self.lock.inside.store(false, Release);
+        // The mutex, if there is one, goes after this.
+        if let Some(flag) = self.flag {
+            flag.store(false, Release);
         }
     }
 }
@@ -243,7 +326,10 @@ impl<T: fmt::Debug> fmt::Debug for Biased<T> {
 /// A memory barrier on all threads of the process.
 #[cfg(all(target_os = "linux", not(all(shuttle, feature = "sim"))))]
 mod barrier {
-    use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+    use std::{
+        io::Write,
+        sync::atomic::{AtomicU8, Ordering::Relaxed},
+    };
 
     const UNKNOWN: u8 = 0;
     const THERE: u8 = 1;
@@ -269,8 +355,21 @@ mod barrier {
 
     /// Every thread of the process passes a full barrier during this call.
     pub fn everywhere() {
-        let done = membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-        debug_assert!(done, "a bias exists only where the barrier does");
+        if !membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
+            withheld();
+        }
+    }
+
+    /// The process has shut itself off from a call that it had. Nothing else tells whether the thread with the bias is inside,
+    /// and two threads inside would hand memory out twice.
+    #[cold]
+    fn withheld() -> ! {
+        let _ = writeln!(
+            std::io::stderr(),
+            "memmgr: the kernel refuses membarrier, which it allowed before: \
+             have filters of system calls that are set up while the process runs permit it"
+        );
+        std::process::abort()
     }
 }
 
@@ -326,6 +425,83 @@ mod tests {
         assert_eq!(*counter.lock(), (expected, expected));
         let biased = biased.load(Relaxed);
         assert_eq!(biased > 0, barrier::is_there(), "{biased} of {expected}");
+    }
+
+    /// Takes the lock until the bias is this thread's; the bias.
+    fn acquire_bias(lock: &Biased<u32>) -> u64 {
+        for _ in 0..PATIENCE << (MOST_DOUBLINGS + 1) {
+            drop(lock.lock());
+            let bias = lock.bias.load(Relaxed);
+            if bias >> FLAG_BITS == me() {
+                return bias;
+            }
+        }
+        panic!("the bias does not come");
+    }
+
+    /// A thread that was stopped behind its look at the bias goes on when another one has the bias and is inside: that one is
+    /// waited for all the same.
+    #[test]
+    fn a_thread_that_comes_late_hides_nobody() {
+        if !barrier::is_there() {
+            return;
+        }
+        let lock = &Biased::new(0u32);
+        let late = acquire_bias(lock);
+        let (inside, go_on) = (&Barrier::new(2), &Barrier::new(2));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                acquire_bias(lock);
+                let mut guard = lock.lock();
+                assert!(guard.mutex.is_none());
+                inside.wait();
+                go_on.wait();
+                *guard = 1;
+            });
+            inside.wait();
+            assert!(lock.enter_with(late).is_none());
+            let third = scope.spawn(|| *lock.lock());
+            thread::sleep(Duration::from_millis(50));
+            assert!(!third.is_finished(), "two threads are inside");
+            go_on.wait();
+            assert_eq!(third.join().unwrap(), 1);
+        });
+    }
+
+    /// More threads than there are flags get the bias one after the other, and come again.
+    #[test]
+    fn flags_come_back_from_threads_that_do() {
+        let lock = &Biased::new(0u32);
+        if !barrier::is_there() {
+            return;
+        }
+        acquire_bias(lock);
+        for _ in 0..3 {
+            thread::scope(|scope| scope.spawn(|| acquire_bias(lock)).join().unwrap());
+            acquire_bias(lock);
+        }
+        let turns = lock.lock_to_wait();
+        let turns = turns.mutex.as_ref().unwrap();
+        let count = |is: &dyn Fn(u64) -> bool| turns.flags.iter().filter(|id| is(**id)).count();
+        assert_eq!((count(&|id| id == me()), count(&|id| id != NOBODY)), (1, 4));
+        assert_eq!(turns.used, 4);
+    }
+
+    /// Threads that have had the bias and end take a flag each with them; without one, the mutex is left.
+    #[test]
+    fn without_a_flag_the_lock_is_a_mutex() {
+        let lock = &Biased::new(0u32);
+        let mut turns = lock.lock_to_wait();
+        let all = turns.mutex.as_mut().unwrap();
+        for thread in 0..FLAGS as u64 {
+            assert!(all.take(u64::MAX - thread).is_some());
+        }
+        assert!(all.take(1).is_none());
+        drop(turns);
+        for _ in 0..3 * PATIENCE {
+            assert!(lock.lock().mutex.is_some());
+        }
+        assert_eq!(lock.bias.load(Relaxed), NOBODY);
     }
 
     /// A value that one thread writes with the bias is seen by another that waits for it.

@@ -492,6 +492,10 @@ impl State {
         let live = std::mem::take(live);
         let (owner, single) = order.owner_for_free(&live, extras, core.as_ref());
         if let Err(error) = space.free_at(slot, owner) {
+            // The block stays what it was.
+            if let Some(place) = space.data_at_mut(slot) {
+                *place = live;
+            }
             return Err(free_error(address, error));
         }
         self.forget(&live);

@@ -529,10 +529,11 @@ impl Order {
         if entry.holders > 0 || space.spans_of(id) > 0 {
             return;
         }
-        // The open epoch of a stream in use stays: its next free would only make it again.
+        // The open epoch of a stream in use stays: its next free would only make it again. So does one that others' marks
+        // contain: the stream may have ended, but its blocks are still freed in its order, and join the epoch by this number.
         if let [mark] = entry.marks.as_slice()
             && self.is_epoch(mark)
-            && !mark.core().is_retired()
+            && (!mark.core().is_retired() || self.is_shared(mark))
         {
             return;
         }
@@ -551,6 +552,11 @@ impl Order {
             }
         }
         self.vacant.push(id.0);
+    }
+
+    /// Whether several owners wait for the fence.
+    fn is_shared(&self, fence: &Fence) -> bool {
+        (self.watches.get(&fence.uid)).is_some_and(|watch| watch.owners.len() > 1)
     }
 
     /// Nobody waits for the fence any more.
@@ -845,6 +851,13 @@ impl Order {
                 .live_blocks()
                 .filter(|live| live.data.stream() == Some(Place(place as u32)))
                 .count();
+            if let Some((fence, id)) = &slot.epoch
+                && !self
+                    .entry(*id)
+                    .is_some_and(|entry| matches!(&*entry.marks, [mark] if mark.uid == fence.uid))
+            {
+                return Err(format!("the open epoch of {:?} has no owner", slot.core));
+            }
             if named != slot.blocks || self.places.get(&slot.core.uid) != Some(&(place as u32)) {
                 return Err(format!(
                     "{:?} at {place} counts {} blocks, {named} name it",
@@ -860,6 +873,11 @@ impl Order {
                 "{wanted} fences are wanted, {} are counted",
                 self.wanted
             ));
+        }
+        for id in space.owners_with_spans() {
+            if id != OwnerId::IDLE && self.entry(id).is_none() {
+                return Err(format!("spans have the owner {}, which is gone", id.0));
+            }
         }
         for (number, entry) in self.entries.iter().enumerate() {
             let Some(entry) = entry else { continue };

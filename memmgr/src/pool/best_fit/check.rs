@@ -199,7 +199,7 @@ impl<T: Default> Space<T> {
                 listed.len()
             );
             ensure!(
-                owner.list.len() <= self.blocks.slots().saturating_mul(2),
+                owner.list.len() <= self.longest_list(),
                 "the list of owner {id:?} has {} places",
                 owner.list.len()
             );

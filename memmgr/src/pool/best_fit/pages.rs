@@ -89,14 +89,15 @@ impl Starts {
         }
     }
 
-    fn page(&mut self, addr: usize) -> Option<(&mut Pages, usize)> {
+    /// The base and the pages of the segment in which `addr` lies, and the number of its page.
+    fn page(&mut self, addr: usize) -> Option<(usize, &mut Pages, usize)> {
         let (base, pages) = self.0.as_mut()?.range_mut(..=addr).next_back()?;
-        Some((pages, addr.saturating_sub(*base) / PAGE))
+        Some((*base, pages, addr.saturating_sub(*base) / PAGE))
     }
 
     /// A block starts at `addr` now.
     pub fn add<T: Default>(&mut self, blocks: &Blocks<T>, slot: Slot, addr: usize) {
-        if let Some((pages, page)) = self.page(addr) {
+        if let Some((_, pages, page)) = self.page(addr) {
             let first = pages.get(page);
             if first.is_none() || addr < blocks.at(first).addr {
                 pages.set(page, slot);
@@ -106,12 +107,13 @@ impl Starts {
 
     /// No block starts at `addr` any more; `next` is the block behind it.
     pub fn remove<T: Default>(&mut self, blocks: &Blocks<T>, slot: Slot, addr: usize, next: Slot) {
-        if let Some((pages, page)) = self.page(addr)
+        if let Some((base, pages, page)) = self.page(addr)
             && pages.get(page) == slot
         {
+            // Pages are counted from the base of the segment, which need not be a multiple of their length.
             let stays = !next.is_none() && {
                 let behind = blocks.at(next).addr;
-                behind / PAGE == addr / PAGE && behind.saturating_sub(addr) < PAGE
+                behind.saturating_sub(base) / PAGE == page
             };
             pages.set(page, if stays { next } else { Slot::NONE });
         }

@@ -452,6 +452,12 @@ impl<T: Default> Space<T> {
         self.owners.spans_of(owner)
     }
 
+    /// All owners that have spans.
+    pub fn owners_with_spans(&self) -> impl Iterator<Item = OwnerId> {
+        let owners = self.owners.owners();
+        owners.filter_map(|(id, owner)| (owner.spans > 0).then_some(id))
+    }
+
     /// The bytes of the spans that an owner has.
     pub fn bytes_of(&self, owner: OwnerId) -> usize {
         self.owners.owner(owner).map_or(0, |owner| owner.bytes)

@@ -251,6 +251,12 @@ impl<T: Default> Space<T> {
         }
     }
 
+    /// How long a list is at most: it was tidied at twice as many slots as the owner has spans, and [`LOOSE`].
+    pub(super) fn longest_list(&self) -> usize {
+        let slots = self.blocks.slots();
+        slots.saturating_mul(2).saturating_add(LOOSE + 1)
+    }
+
     /// Drops from an owner's list what is not its span any more.
     #[cold]
     fn tidy(&mut self, owner: OwnerId) {

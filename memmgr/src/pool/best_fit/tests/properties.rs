@@ -5,7 +5,9 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
 use super::oracle::{Oracle, all_blocks};
-use crate::pool::best_fit::{BlockState, ClassId, FreeError, GRANULE, Owner, OwnerId, Space};
+use crate::pool::best_fit::{
+    BlockState, ClassId, FreeError, GRANULE, Owner, OwnerId, Space, round,
+};
 
 /// Where the small segments of the tests lie: close together, so that they touch and overlap.
 const ORIGIN: usize = 0x10000;
@@ -44,6 +46,11 @@ enum Action {
         size: usize,
         align: usize,
         ranks: Vec<Option<u32>>,
+    },
+    /// From one span, without filing the recent one first.
+    TakeSingle {
+        size: usize,
+        own: ClassId,
     },
     Free {
         place: Place,
@@ -121,6 +128,7 @@ fn action() -> impl Strategy<Value = Action> {
         2 => any::<usize>().prop_map(|which| Action::RemoveSegment { which }),
         10 => (size(), align(), classes).prop_map(|(size, align, classes)| Action::Allocate { size, align, classes }),
         5 => (size(), align(), ranks).prop_map(|(size, align, ranks)| Action::AllocateRanked { size, align, ranks }),
+        20 => (size(), class_id()).prop_map(|(size, own)| Action::TakeSingle { size, own }),
         2 => (place, owner()).prop_map(|(place, owner)| Action::Free { place, owner }),
         10 => (any::<usize>(), owner_id()).prop_map(|(which, id)| Action::FreeSound { which, id }),
         2 => (owner_id(), budget()).prop_map(|(id, budget)| Action::Settle { id, budget }),
@@ -178,6 +186,22 @@ fn apply(space: &mut Space<u64>, oracle: &mut Oracle, action: &Action, stamp: u6
             assert_eq!(
                 taken.map(|taken| (taken.addr, taken.len, taken.owners.to_vec())),
                 expected
+            );
+        }
+        Action::TakeSingle { size, own } => {
+            let classes = [ClassId::IDLE, *own];
+            let fits = oracle.blocks().into_iter().any(|block| {
+                matches!(block.state, BlockState::Free(owner) if classes.contains(&owner.class))
+                    && round(*size).is_some_and(|size| size <= block.len)
+            });
+            let expected = fits.then(|| oracle.allocate(*size, GRANULE, &classes));
+            let taken = space.take_single(*size, *own, |_| stamp);
+            assert_eq!(
+                taken.map(|(addr, owner)| (addr, (owner.0 != 0).then_some(owner))),
+                expected.map(|taken| {
+                    let (addr, _, owners) = taken.expect("a span fits");
+                    (addr, owners.first().copied())
+                })
             );
         }
         Action::Free { place, owner } => {
@@ -307,6 +331,7 @@ proptest! {
             let action = match action.clone() {
                 Action::Allocate { size, align, classes } => Action::Allocate { size: size.saturating_mul(LONG / 4), align, classes },
                 Action::AllocateRanked { size, align, ranks } => Action::AllocateRanked { size: size.saturating_mul(LONG / 4), align, ranks },
+                Action::TakeSingle { size, own } => Action::TakeSingle { size: size.saturating_mul(LONG / 4), own },
                 Action::AddSegment { base, len } => Action::AddSegment { base: base.saturating_mul(LONG), len: len * LONG },
                 other => other,
             };
