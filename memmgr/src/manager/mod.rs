@@ -264,9 +264,9 @@ impl MemoryManager {
         if let Some(address) = self.inner.hit(device, size, Some(handle), true) {
             return Ok(cuda::pointer(address));
         }
-        let (address, _) = self
-            .inner
-            .allocate_device(device, size, Some(handle), true)?;
+        let (address, _) =
+            self.inner
+                .allocate_device_at_length(device, size, Some(handle), true)?;
         Ok(cuda::pointer(address))
     }
 
