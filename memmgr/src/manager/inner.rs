@@ -269,7 +269,7 @@ impl Inner {
     /// As [`Inner::hit`], of the pinned pool.
     #[inline]
     fn hit_pinned(&self, size: usize, raw: bool) -> Option<usize> {
-        if !self.is_usual() {
+        if self.misconfigured.is_some() || !self.is_usual() {
             return None;
         }
         let address = self.pinned.hit(size, None, raw)?;
@@ -312,6 +312,7 @@ impl Inner {
     #[inline]
     pub fn hit(&self, ordinal: i32, size: usize, on: Option<&Handle>, raw: bool) -> Option<usize> {
         let usual = self.mode.load(Ordering::Acquire) == DeviceAllocatorMode::BestFitPool.index()
+            && self.misconfigured.is_none()
             && self.is_usual()
             && on.is_none_or(|handle| !handle.core().has_keeper());
         if usual {
@@ -321,10 +322,10 @@ impl Inner {
         }
     }
 
-    /// Whether requests need not be reported, and may be served.
+    /// Whether CUDA is there and nobody wants reports.
     #[inline]
     fn is_usual(&self) -> bool {
-        process::is_running() && self.misconfigured.is_none() && !self.observed.is_set()
+        process::is_running() && !self.observed.is_set()
     }
 
     /// Device memory for a raw pointer or a guard, and where it lives.
@@ -472,7 +473,7 @@ impl Inner {
     /// Frees a block by pointer; null does nothing.
     #[inline]
     pub(super) fn free(&self, address: usize, on: FreeOn<'_>, memory: Memory) -> Result<()> {
-        if address == 0 || self.free_plain(address, on, memory) {
+        if self.free_plain(address, on, memory) {
             Ok(())
         } else {
             self.free_at_length(address, on, memory)
@@ -481,6 +482,9 @@ impl Inner {
 
     #[cold]
     fn free_at_length(&self, address: usize, on: FreeOn<'_>, memory: Memory) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
         process::gate()?;
         let on = match on {
             FreeOn::Stream(handle) if handle.core().is_per_thread() => {
