@@ -161,12 +161,10 @@ impl Inner {
     }
 
     /// The devices that have been used.
+    #[inline]
     pub(super) fn states(&self) -> impl Iterator<Item = &DeviceState> {
-        self.devices
-            .get()
-            .into_iter()
-            .flat_map(|devices| devices.iter())
-            .filter_map(OnceLock::get)
+        let devices = self.devices.get().map_or(&[][..], |devices| devices);
+        devices.iter().filter_map(OnceLock::get)
     }
 
     /// The state of a device, made when first asked for.
