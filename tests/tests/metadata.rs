@@ -151,7 +151,6 @@ impl Bench {
 }
 
 #[test]
-#[ignore = "the pool keeps its books in ordered maps of nodes, which take more"]
 fn a_live_block_takes_at_most_eighty_bytes_of_host_memory() {
     let (steps, until) = steps(100_000);
     let mut bench = Bench::new(100_000);
@@ -167,7 +166,6 @@ fn a_live_block_takes_at_most_eighty_bytes_of_host_memory() {
 }
 
 #[test]
-#[ignore = "the pool keeps its books in ordered maps, which allocate their nodes"]
 fn warm_passes_allocate_nothing_on_the_hosts_heap() {
     let mut bench = Bench::new(10_000);
     let mut found = vec![(

@@ -1,13 +1,16 @@
 //! Passes for a profiler that counts instructions: each is one call of [`memmgr_bench_counted`], and
 //! what each was is printed, in their order, as JSON.
 
+use std::ffi::c_void;
 use std::io::Write;
+use std::ptr;
 
+use memmgr::{DeviceBuffer, Error, MemoryManager, Stream};
 use serde::Serialize;
 
 use super::loops::{self, Random};
 use super::reference::Tree;
-use super::subject::{Null, Subject, with_device};
+use super::subject::{Null, Subject, with_device, with_manager, with_pinned};
 use crate::error::{Failure, Result};
 
 /// What a call of [`memmgr_bench_counted`] did.
@@ -33,27 +36,129 @@ const PAIRS: u64 = 5000;
 #[derive(Clone, Copy)]
 enum Case {
     Hot,
+    /// Guards instead of raw pointers.
+    Guard,
+    /// Device memory without a stream.
+    NoStream,
+    Pinned,
     Random(usize),
     Holes(usize),
 }
 
-const CASES: [Case; 5] = [
+const CASES: [Case; 8] = [
     Case::Hot,
+    Case::Guard,
+    Case::NoStream,
+    Case::Pinned,
     Case::Random(1000),
     Case::Random(100_000),
     Case::Holes(16),
     Case::Holes(4096),
 ];
 
+/// A guard on a stream, one at a time.
+struct Guards<'a> {
+    manager: &'a MemoryManager,
+    stream: &'a Stream,
+    live: Option<DeviceBuffer<u8>>,
+    failure: Option<Error>,
+}
+
+impl Subject for Guards<'_> {
+    #[inline]
+    fn allocate(&mut self, size: usize) -> *mut c_void {
+        match self.manager.device::<u8>(size, self.stream) {
+            Ok(guard) => self.live.insert(guard).as_ptr(),
+            Err(error) => {
+                self.failure = Some(error);
+                ptr::null_mut()
+            }
+        }
+    }
+
+    #[inline]
+    fn free(&mut self, _: *mut c_void) {
+        self.live = None;
+    }
+
+    fn verdict(&mut self) -> Result<()> {
+        self.failure
+            .take()
+            .map_or(Ok(()), |error| Err(error.into()))
+    }
+}
+
+/// Device memory without a stream.
+struct NoStream<'a> {
+    manager: &'a MemoryManager,
+    failure: Option<Error>,
+}
+
+impl Subject for NoStream<'_> {
+    #[inline]
+    fn allocate(&mut self, size: usize) -> *mut c_void {
+        self.manager.allocate_device(size).unwrap_or_else(|error| {
+            self.failure = Some(error);
+            ptr::null_mut()
+        })
+    }
+
+    #[inline]
+    fn free(&mut self, block: *mut c_void) {
+        // SAFETY: the workloads free what `allocate` returned, once, and submit no work that uses it.
+        if let Err(error) = unsafe { self.manager.free_device(block) } {
+            self.failure = Some(error);
+        }
+    }
+
+    fn verdict(&mut self) -> Result<()> {
+        self.failure
+            .take()
+            .map_or(Ok(()), |error| Err(error.into()))
+    }
+}
+
+/// Counts a case on the manager.
+fn count_ours(case: Case) -> Result<Counted> {
+    const NAME: &str = "memmgr";
+    match case {
+        Case::Pinned => with_pinned(|subject| count(case, NAME, subject)),
+        Case::NoStream => with_manager(|manager| {
+            let failure = None;
+            count(case, NAME, &mut NoStream { manager, failure })
+        }),
+        Case::Guard => with_manager(|manager| {
+            let stream = &Stream::new()?;
+            let (live, failure) = (None, None);
+            let mut guards = Guards {
+                manager,
+                stream,
+                live,
+                failure,
+            };
+            count(case, NAME, &mut guards)
+        }),
+        Case::Hot | Case::Random(_) | Case::Holes(_) => {
+            with_device(|subject| count(case, NAME, subject))
+        }
+    }
+}
+
 /// Warms up, and has one pass counted.
 fn count(case: Case, name: &'static str, subject: &mut impl Subject) -> Result<Counted> {
     let mut operations = PAIRS;
     let mut failures = 0;
     let text = match case {
-        Case::Hot => {
-            loops::pairs(subject, 4096, 1000);
-            memmgr_bench_counted(&mut || failures = loops::pairs(subject, 4096, PAIRS));
-            "hot 4 KiB".to_owned()
+        Case::Hot | Case::Guard | Case::NoStream | Case::Pinned => {
+            let (text, size) = match case {
+                Case::Guard => ("guard 4 KiB", 4096),
+                Case::NoStream => ("no stream 4 KiB", 4096),
+                Case::Pinned => ("pinned 1 MiB", 1 << 20),
+                _ => ("hot 4 KiB", 4096),
+            };
+            loops::pairs(subject, size, 1000);
+            memmgr_bench_counted(&mut || failures = loops::pairs(subject, size, PAIRS));
+            text.to_owned()
         }
         Case::Random(blocks) => {
             let shape = Random { blocks, max_mib: 1 };
@@ -89,7 +194,7 @@ fn count(case: Case, name: &'static str, subject: &mut impl Subject) -> Result<C
 pub fn run(out: &mut impl Write) -> Result<()> {
     let mut done = Vec::new();
     for case in CASES {
-        done.push(with_device(|subject| count(case, "memmgr", subject))?);
+        done.push(count_ours(case)?);
         done.push(count(case, "null", &mut Null::new())?);
         done.push(count(case, "btree", &mut Tree::new())?);
     }

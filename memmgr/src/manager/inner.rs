@@ -161,12 +161,10 @@ impl Inner {
     }
 
     /// The devices that have been used.
+    #[inline]
     pub(super) fn states(&self) -> impl Iterator<Item = &DeviceState> {
-        self.devices
-            .get()
-            .into_iter()
-            .flat_map(|devices| devices.iter())
-            .filter_map(OnceLock::get)
+        let devices = self.devices.get().map_or(&[][..], |devices| devices);
+        devices.iter().filter_map(OnceLock::get)
     }
 
     /// The state of a device, made when first asked for.
@@ -258,7 +256,27 @@ impl Inner {
     }
 
     /// Pinned memory for a raw pointer or a guard; the address, 0 for size 0.
+    #[inline]
     pub fn allocate_pinned(&self, size: usize, raw: bool) -> Result<usize> {
+        match self.hit_pinned(size, raw) {
+            Some(address) => Ok(address),
+            None => self.allocate_pinned_at_length(size, raw),
+        }
+    }
+
+    /// As [`Inner::hit`], of the pinned pool.
+    #[inline]
+    fn hit_pinned(&self, size: usize, raw: bool) -> Option<usize> {
+        if self.misconfigured.is_some() || !self.is_usual() {
+            return None;
+        }
+        let address = self.pinned.hit(size, None, raw)?;
+        self.warmer.after_allocation(&self.pinned);
+        Some(address)
+    }
+
+    #[cold]
+    fn allocate_pinned_at_length(&self, size: usize, raw: bool) -> Result<usize> {
         if size == 0 {
             return Ok(0);
         }
@@ -292,6 +310,7 @@ impl Inner {
     #[inline]
     pub fn hit(&self, ordinal: i32, size: usize, on: Option<&Handle>, raw: bool) -> Option<usize> {
         let usual = self.mode.load(Ordering::Acquire) == DeviceAllocatorMode::BestFitPool.index()
+            && self.misconfigured.is_none()
             && self.is_usual()
             && on.is_none_or(|handle| !handle.core().has_keeper());
         if usual {
@@ -301,14 +320,30 @@ impl Inner {
         }
     }
 
-    /// Whether requests need not be reported, and may be served.
+    /// Whether CUDA is there and nobody wants reports.
     #[inline]
     fn is_usual(&self) -> bool {
-        process::is_running() && self.misconfigured.is_none() && !self.observed.is_set()
+        process::is_running() && !self.observed.is_set()
     }
 
     /// Device memory for a raw pointer or a guard, and where it lives.
+    #[inline]
     pub fn allocate_device(
+        self: &Arc<Self>,
+        ordinal: i32,
+        size: usize,
+        on: Option<&Handle>,
+        raw: bool,
+    ) -> Result<(usize, Home)> {
+        match self.hit(ordinal, size, on, raw) {
+            Some(address) => Ok((address, Home::Pool(ordinal))),
+            None => self.allocate_device_at_length(ordinal, size, on, raw),
+        }
+    }
+
+    /// As [`Inner::allocate_device`], for what [`Inner::hit`] has not served.
+    #[cold]
+    pub(super) fn allocate_device_at_length(
         self: &Arc<Self>,
         ordinal: i32,
         size: usize,
@@ -321,9 +356,6 @@ impl Inner {
         self.gate()?;
         let state = self.state(ordinal)?;
         let family = Family::of(self.effective(state)?);
-        if let Some(address) = self.hit(ordinal, size, on, raw) {
-            return Ok((address, Home::Pool(ordinal)));
-        }
         let allocate = || match family {
             None => state.pool.allocate(size, on, raw),
             Some(family) => state.native.allocate(family, size, on, raw),
@@ -412,8 +444,7 @@ impl Inner {
         Err(Error::OutOfMemory(refusal))
     }
 
-    /// Frees a block where it nearly always is, in the pool of its stream's device or of pinned memory, if nothing else has to
-    /// be looked at.
+    /// Frees a block of an own pool, if nothing else has to be looked at.
     #[inline]
     fn free_plain(&self, address: usize, on: FreeOn<'_>, memory: Memory) -> bool {
         if !self.is_usual() {
@@ -423,14 +454,33 @@ impl Inner {
             Memory::Device(Some(device)) => self
                 .known_state(device)
                 .is_some_and(|state| state.pool.free_plain(address, on)),
-            Memory::Device(None) | Memory::Pinned => false,
+            // The pools of others do not know the address, and leave it alone.
+            Memory::Device(None) => self
+                .states()
+                .any(|state| state.pool.free_plain(address, on)),
+            Memory::Pinned => {
+                let freed = self.pinned.free_plain(address, on);
+                if freed {
+                    self.warmer.after_free();
+                }
+                freed
+            }
         }
     }
 
     /// Frees a block by pointer; null does nothing.
     #[inline]
     pub(super) fn free(&self, address: usize, on: FreeOn<'_>, memory: Memory) -> Result<()> {
-        if address == 0 || self.free_plain(address, on, memory) {
+        if self.free_plain(address, on, memory) {
+            Ok(())
+        } else {
+            self.free_at_length(address, on, memory)
+        }
+    }
+
+    #[cold]
+    fn free_at_length(&self, address: usize, on: FreeOn<'_>, memory: Memory) -> Result<()> {
+        if address == 0 {
             return Ok(());
         }
         process::gate()?;
@@ -524,7 +574,22 @@ impl Inner {
 
     /// Frees the block of a guard: after the work of the stream it was allocated on and all recorded uses. A failure is
     /// counted and kept for `take_error`.
+    #[inline]
     pub fn free_guard(&self, address: usize, home: Home) {
+        let plain = match home {
+            Home::Pinned => self.free_plain(address, FreeOn::Recorded, Memory::Pinned),
+            Home::Pool(device) => {
+                self.free_plain(address, FreeOn::Allocating, Memory::Device(Some(device)))
+            }
+            Home::Native(_) | Home::Adopted => false,
+        };
+        if !plain {
+            self.free_guard_at_length(address, home);
+        }
+    }
+
+    #[cold]
+    fn free_guard_at_length(&self, address: usize, home: Home) {
         if address == 0 || process::is_over() {
             return;
         }

@@ -214,7 +214,9 @@ impl MemoryManager {
             return Ok(std::ptr::null_mut());
         }
         process::gate()?;
-        self.allocate_device_at(context::current_device()?, size)
+        let device = context::current_device()?;
+        let (address, _) = self.inner.allocate_device(device, size, None, true)?;
+        Ok(cuda::pointer(address))
     }
 
     /// As [`MemoryManager::allocate_device`], on the device with this ordinal.
@@ -264,9 +266,9 @@ impl MemoryManager {
         if let Some(address) = self.inner.hit(device, size, Some(handle), true) {
             return Ok(cuda::pointer(address));
         }
-        let (address, _) = self
-            .inner
-            .allocate_device(device, size, Some(handle), true)?;
+        let (address, _) =
+            self.inner
+                .allocate_device_at_length(device, size, Some(handle), true)?;
         Ok(cuda::pointer(address))
     }
 

@@ -61,6 +61,7 @@ impl Observed {
     }
 
     /// Whether anybody listens.
+    #[inline]
     pub fn is_set(&self) -> bool {
         self.0.get().is_some() || checker::is_on()
     }
