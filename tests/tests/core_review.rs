@@ -174,3 +174,59 @@ fn parts_of_pinned_blocks_are_found_while_others_come_and_go() {
     }
     assert_sound(mm);
 }
+
+/// Streams come and go while their blocks live on, are passed on, and are freed in the order of others: places are used again,
+/// and nothing is taken for what was there before.
+#[test]
+fn places_of_streams_that_ended_are_used_again_and_nothing_is_mixed_up() {
+    let mm = &MemoryManager::new(
+        Config::default()
+            .device_pool_size(16 * MIB)
+            .device_pool_limit(Some(16 * MIB)),
+    )
+    .unwrap();
+    let steady = Stream::new().unwrap();
+    let mut random = Random(0xfeed);
+    let mut guards = std::collections::VecDeque::new();
+    let mut raws = Vec::new();
+    for turn in 0..300u32 {
+        let stream = Stream::new().unwrap();
+        for _ in 0..1 + random.below(3) {
+            let guard = mm.device::<u8>(KIB * (1 + random.below(16)), &stream);
+            guards.push_back(guard.unwrap());
+            let raw = mm.allocate_device_on(KIB * (1 + random.below(16)), &stream);
+            let raw = raw.unwrap();
+            // SAFETY: the block is ours, and so long; the manager records the use.
+            unsafe { mm.memset(raw, turn as u8, KIB, &stream) }.unwrap();
+            raws.push(raw);
+        }
+        for _ in 0..random.below(4).min(raws.len()) {
+            let block = raws.swap_remove(random.below(raws.len()));
+            // SAFETY: the block is ours; what used it was recorded.
+            unsafe {
+                match random.below(3) {
+                    0 => mm.free_device(block).unwrap(),
+                    1 => mm.free_device_on(block, &stream).unwrap(),
+                    _ => mm.free_device_on(block, &steady).unwrap(),
+                }
+            }
+        }
+        drop(stream);
+        while guards.len() > 60 {
+            drop(guards.pop_front());
+        }
+        if turn % 25 == 0 {
+            assert_sound(mm);
+        }
+    }
+    drop(guards);
+    for block in raws {
+        // SAFETY: as above.
+        unsafe { mm.free_device(block) }.unwrap();
+    }
+    assert_sound(mm);
+    drop(steady);
+    mm.shutdown().unwrap();
+    let pool = mm.stats().device[0].best_fit;
+    assert_eq!((pool.in_use, pool.pending, pool.reserved), (0, 0, 0));
+}
