@@ -106,6 +106,17 @@ pub(crate) struct Biased<T> {
 // mutex, for which `T: Send` is enough.
 unsafe impl<T: Send> Sync for Biased<T> {}
 
+/// Whom a thread has met at the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Met {
+    /// It was the last that had it.
+    Nobody,
+    /// Another thread has had it since.
+    Trace,
+    /// Another thread had it, and was waited for.
+    Holder,
+}
+
 /// The value, as long as this lives.
 pub(crate) struct Guard<'a, T> {
     lock: &'a Biased<T>,
@@ -158,15 +169,27 @@ impl<T> Biased<T> {
         }
     }
 
-    /// Waits for the lock; and whether nobody else had it.
+    /// Waits for the lock; and whom the thread has met.
     #[inline]
-    pub fn lock_and_tell(&self) -> (Guard<'_, T>, bool) {
+    pub fn lock_and_tell(&self) -> (Guard<'_, T>, Met) {
         match self.enter(me()) {
-            Some(guard) => (guard, true),
-            None => match self.mutex.try_lock() {
-                Ok(turns) => (self.enter_with_mutex(me(), turns), true),
-                Err(_) => (self.enter_with_mutex(me(), lock(&self.mutex)), false),
-            },
+            Some(guard) => (guard, Met::Nobody),
+            None => self.take_turn(me()),
+        }
+    }
+
+    #[cold]
+    fn take_turn(&self, me: u64) -> (Guard<'_, T>, Met) {
+        match self.mutex.try_lock() {
+            Ok(turns) => {
+                let met = if turns.last == me {
+                    Met::Nobody
+                } else {
+                    Met::Trace
+                };
+                (self.enter_with_mutex(me, turns), met)
+            }
+            Err(_) => (self.enter_with_mutex(me, lock(&self.mutex)), Met::Holder),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Blocks that change hands between the threads without the pool's lock, while threads compete for it.
 //!
-//! A thread that finds the lock taken works with the *front* for its next few thousand calls. A block that it gets is entered
+//! A thread that finds the lock taken works with the *front* for its next few thousand calls, and again as long as others have
+//! been at the lock since. A block that it gets is entered
 //! in a table of its own; whoever frees such a block, in the order of the stream that it was allocated on, puts it into a
 //! small bin of the thread that got it, and the next request of that thread for the same size and stream takes it from there.
 //! For the pool's books the block is live all the time, with the marks that it had.
@@ -23,8 +24,8 @@ use crate::sync::{
 };
 use std::cell::Cell;
 
-/// How many calls a thread works with the front after it has found the lock taken.
-const CALLS: u32 = 4096;
+/// How many calls a thread works with the front before it looks again whether threads compete.
+const CALLS: u32 = 8192;
 /// How many blocks can be in the front, and in how many neighbouring places one is looked for.
 const ENTRIES: usize = 8192;
 const PROBES: usize = 4;
@@ -350,7 +351,10 @@ impl State {
         let parts = front.parts.get_or_init(Parts::new);
         let lanes = parts.lanes.len().max(1);
         let quota = self.space.reserved() / SHARE / lanes;
-        front.quota.store(quota, Relaxed);
+        // All threads read it: it is written only when it changes.
+        if front.quota.load(Relaxed) != quota {
+            front.quota.store(quota, Relaxed);
+        }
         let number = lane_of_thread();
         let Some((len, live)) = self.space.block_at_mut(slot) else {
             return;
@@ -374,7 +378,7 @@ impl State {
     }
 
     /// Takes the block that starts at `address` out of the front, if it is there. False if it is in a bin.
-    fn recall(&mut self, front: &Front, address: usize) -> bool {
+    pub(super) fn recall(&mut self, front: &Front, address: usize) -> bool {
         let Some(slot) = self.space.find(address) else {
             return true;
         };

@@ -6,10 +6,13 @@
 use super::{
     FreeOn, Pool, State,
     best_fit::{ClassId, Owner, OwnerId, Slot},
-    front::{self, Taken},
+    front::{self, Front, Taken},
     live::{Live, Place},
 };
-use crate::{stream::Handle, sync::atomic::Ordering::Relaxed};
+use crate::{biased::Met, stream::Handle, sync::atomic::Ordering::Relaxed};
+
+/// For how many calls in a row a thread must be alone before nobody competes any more.
+const PEACE: u32 = 4096;
 
 /// A request that found nothing: as long as nothing becomes free, it finds nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,10 +29,8 @@ impl Pool {
         if front::is_used() {
             return self.hit_in_front(size, on, raw);
         }
-        let (mut state, free) = self.state.lock_and_tell();
-        if !free {
-            front::use_it();
-        }
+        let (mut state, met) = self.state.lock_and_tell();
+        state.note_meeting(met);
         state.hit(size, on, raw)
     }
 
@@ -66,11 +67,9 @@ impl Pool {
         {
             return true;
         }
-        let (mut state, free) = self.state.lock_and_tell();
-        if !free {
-            front::use_it();
-        }
-        state.free_plain(address, on)
+        let (mut state, met) = self.state.lock_and_tell();
+        state.note_meeting(met);
+        state.free_plain(&self.front, address, on)
     }
 }
 
@@ -122,14 +121,45 @@ impl State {
         }
     }
 
+    /// Decides whether the calling thread works with the front from now on: when it had to wait for another, and, once that has
+    /// happened to anybody, whenever another has been here. A thread that is alone for long ends that.
     #[inline]
-    fn free_plain(&mut self, address: usize, on: FreeOn<'_>) -> bool {
+    fn note_meeting(&mut self, met: Met) {
+        if met == Met::Nobody && self.competed == 0 {
+            return;
+        }
+        self.note_competition(met);
+    }
+
+    #[cold]
+    fn note_competition(&mut self, met: Met) {
+        match met {
+            Met::Holder => self.competed = PEACE,
+            Met::Trace if self.competed > 0 => self.competed = PEACE,
+            Met::Trace => return,
+            Met::Nobody => {
+                self.competed -= 1;
+                return;
+            }
+        }
+        front::use_it();
+    }
+
+    #[inline]
+    fn free_plain(&mut self, front: &Front, address: usize, on: FreeOn<'_>) -> bool {
         if !self.retiring.is_empty() || self.order.is_restless() {
             return false;
         }
         let Some(slot) = self.space.find(address) else {
             return false;
         };
+        let fronted = self
+            .space
+            .data_at(slot)
+            .is_some_and(|live| live.front().is_some());
+        if fronted && !self.recall(front, address) {
+            return false;
+        }
         let Some(live) = self.space.data_at(slot) else {
             return false;
         };

@@ -74,6 +74,8 @@ struct State {
     extras: Extras,
     counters: Counters,
     config: PoolConfig,
+    /// How many calls in a row a thread must still be alone before nobody competes for the lock any more; 0: nobody does.
+    competed: u32,
     /// The last request that found nothing.
     missed: Option<Missed>,
     /// Whether the initial size has been reserved.
@@ -131,6 +133,7 @@ impl Pool {
             extras: Extras::default(),
             counters: Counters::default(),
             config,
+            competed: 0,
             missed: None,
             prepared: false,
             growing: None,
