@@ -164,7 +164,9 @@ impl Nodes {
             None => {
                 self.nodes.push(Node::EMPTY);
                 // Room to take all of them back, so that a free needs no memory.
-                self.vacant.reserve(self.nodes.len());
+                let room = self.nodes.capacity();
+                self.vacant
+                    .reserve_exact(room.saturating_sub(self.vacant.len()));
                 (self.nodes.len() - 1) as u32
             }
         };

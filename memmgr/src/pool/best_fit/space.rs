@@ -20,6 +20,9 @@ pub(super) struct Segment {
     pub(super) first: Slot,
 }
 
+/// For how many seams there is room from the beginning.
+const SEAMS: usize = 64;
+
 /// The span that is in no list and no index yet (see `steps`), with what a search wants to know of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recent {
@@ -91,7 +94,7 @@ impl<T: Default> Space<T> {
             segments: BTreeMap::new(),
             recent: Recent::NONE,
             frees: 0,
-            seams: Vec::new(),
+            seams: Vec::with_capacity(SEAMS),
             scratch: Scratch::default(),
             reserved: 0,
             in_use: 0,

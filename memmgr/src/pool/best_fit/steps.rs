@@ -12,7 +12,7 @@ use super::runs::Found;
 use super::space::{Recent, Space};
 use super::{Owner, OwnerId, OwnerList, Taken};
 
-/// How much longer than twice the number of spans an owner's list may be, and how many places of a longer one are looked at
+/// How much longer than five quarters of the number of spans an owner's list may be, and how many places of a longer one are looked at
 /// with each slot that comes.
 const LOOSE: usize = 64;
 const LOOKS: usize = 4;
@@ -223,9 +223,12 @@ impl<T: Default> Space<T> {
         let Some(record) = self.owners.owner_mut(owner) else {
             return;
         };
-        let loose = record.spans.saturating_mul(2).saturating_add(LOOSE);
-        if record.list.len() >= loose.saturating_mul(2) {
-            // Slots that are there twice.
+        let loose = record
+            .spans
+            .saturating_add(record.spans / 4)
+            .saturating_add(LOOSE);
+        if record.list.len() == record.list.capacity() {
+            // Only what belongs there makes the list longer than it ever was.
             self.tidy(owner);
         } else if record.list.len() >= loose {
             for _ in 0..LOOKS {
@@ -246,6 +249,7 @@ impl<T: Default> Space<T> {
             }
         }
         if let Some(record) = self.owners.owner_mut(owner) {
+            make_room(&mut record.list);
             record.list.push(slot);
             self.blocks.at_mut(slot).listed = owner.0;
         }
@@ -298,6 +302,10 @@ impl<T: Default> Space<T> {
     fn note_seam(&mut self, slot: Slot) {
         let block = self.blocks.at_mut(slot);
         if !std::mem::replace(&mut block.seam, true) {
+            if self.seams.len() == self.seams.capacity() {
+                self.tidy_seams();
+                make_room(&mut self.seams);
+            }
             self.seams.push(slot);
         }
     }
@@ -391,5 +399,13 @@ impl<T: Default> Space<T> {
             record.spans = record.spans.saturating_sub(1);
             record.bytes = record.bytes.saturating_sub(len);
         }
+    }
+}
+
+/// Lets a list that has just been tidied grow by half where it is still nearly full.
+fn make_room(list: &mut Vec<Slot>) {
+    let (len, room) = (list.len(), list.capacity());
+    if len >= room - room / 4 {
+        list.reserve_exact((room / 4).max(LOOSE));
     }
 }
