@@ -336,14 +336,14 @@ impl<T: Default> Blocks<T> {
         slot
     }
 
-    /// Adds a record. The slab grows by a sixteenth, so that little of it is unused.
+    /// Adds a record. The slab grows by one in 32, so that little of it is unused.
     #[cold]
     fn push(&mut self) -> Slot {
         let len = self.records.len();
         match u32::try_from(len) {
             Ok(number) if number != Slot::NONE.0 => {
                 if len == self.records.capacity() {
-                    self.records.reserve_exact((len / 16).max(64));
+                    self.records.reserve_exact((len / 32).max(64));
                 }
                 self.records.push(Block::NOTHING);
                 Slot(number)

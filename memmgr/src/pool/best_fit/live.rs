@@ -89,8 +89,8 @@ impl Table {
     /// Adds a block, which is not there.
     #[inline]
     pub fn insert(&mut self, addr: usize, slot: Slot) {
-        // A fifth stays empty, so that a search ends soon.
-        if (self.len + 1).saturating_mul(5) > self.places.len().saturating_mul(4) {
+        // A quarter stays empty, so that a search ends soon.
+        if (self.len + 1).saturating_mul(4) > self.places.len().saturating_mul(3) {
             self.grow();
         }
         self.len += 1;
@@ -115,7 +115,7 @@ impl Table {
 
     #[cold]
     fn grow(&mut self) {
-        let size = (self.places.len() / 4).saturating_mul(5).max(64);
+        let size = (self.places.len() / 2).saturating_mul(3).max(64);
         let old = std::mem::replace(&mut self.places, vec![EMPTY; size]);
         for entry in old {
             if entry != EMPTY {

@@ -12,10 +12,10 @@ use super::runs::Found;
 use super::space::{Recent, Space};
 use super::{Owner, OwnerId, OwnerList, Taken};
 
-/// How much longer than five quarters of the number of spans an owner's list may be, and how many places of a longer one are looked at
+/// How much longer than one and a half times the number of spans an owner's list may be, and how many places of a longer one are looked at
 /// with each slot that comes.
 const LOOSE: usize = 64;
-const LOOKS: usize = 4;
+const LOOKS: usize = 2;
 
 impl<T: Default> Space<T> {
     /// Makes the found place a live block. The spans under it leave the index; what is left of the first and of
@@ -230,6 +230,9 @@ impl<T: Default> Space<T> {
         if record.list.len() == record.list.capacity() {
             // Only what belongs there makes the list longer than it ever was.
             self.tidy(owner);
+            if let Some(record) = self.owners.owner_mut(owner) {
+                make_room(&mut record.list);
+            }
         } else if record.list.len() >= loose {
             for _ in 0..LOOKS {
                 let place = record.next_look;
@@ -249,7 +252,6 @@ impl<T: Default> Space<T> {
             }
         }
         if let Some(record) = self.owners.owner_mut(owner) {
-            make_room(&mut record.list);
             record.list.push(slot);
             self.blocks.at_mut(slot).listed = owner.0;
         }
@@ -406,6 +408,6 @@ impl<T: Default> Space<T> {
 fn make_room(list: &mut Vec<Slot>) {
     let (len, room) = (list.len(), list.capacity());
     if len >= room - room / 4 {
-        list.reserve_exact((room / 4).max(LOOSE));
+        list.reserve_exact((room / 2).max(LOOSE));
     }
 }
