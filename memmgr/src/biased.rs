@@ -91,7 +91,8 @@ impl Flags {
     }
 }
 
-/// A value behind the lock.
+/// A value behind the lock. It shares no cache line with what lies beside it, which others may read without the lock.
+#[repr(align(128))]
 pub(crate) struct Biased<T> {
     /// The thread that may enter without the mutex, and in the lowest bits its flag. Set by that thread, and withdrawn by
     /// anybody, with the mutex held.

@@ -85,8 +85,9 @@ struct Parts {
     lanes: Box<[Lane]>,
 }
 
-/// The front of a pool.
+/// The front of a pool. All threads read it, and what lies beside it is written.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(super) struct Front {
     /// Made when threads compete for the first time.
     parts: OnceLock<Parts>,
@@ -114,8 +115,14 @@ pub(super) struct Fronted {
     pub in_bin: bool,
 }
 
+/// How many blocks a thread remembers the entries of.
+const REMEMBERED: usize = 128;
+
 thread_local! {
     static CREDIT: Cell<u32> = const { Cell::new(0) };
+    /// The entries of the blocks that the thread got last, by address: to look at the neighbours of an entry, which are
+    /// others', would slow them down.
+    static ENTRIES_OF: [Cell<u16>; REMEMBERED] = const { [const { Cell::new(0) }; REMEMBERED] };
     static LANE: Cell<u32> = const { Cell::new(u32::MAX) };
 }
 
@@ -150,6 +157,25 @@ fn lane_of_thread() -> u32 {
 
 fn mix(number: u64) -> usize {
     (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
+}
+
+/// Remembers the entry of a block.
+#[inline]
+fn remember(address: usize, number: u32) {
+    ENTRIES_OF.with(|entries| {
+        if let Some(entry) = entries.get(mix((address / GRANULE) as u64) % REMEMBERED) {
+            entry.set(number as u16);
+        }
+    });
+}
+
+/// The entry that a block may have.
+#[inline]
+fn remembered(address: usize) -> u32 {
+    ENTRIES_OF.with(|entries| {
+        let entry = entries.get(mix((address / GRANULE) as u64) % REMEMBERED);
+        entry.map_or(0, |entry| u32::from(entry.get()))
+    })
 }
 
 impl Parts {
@@ -225,6 +251,7 @@ impl Front {
             let reuses = entry.reuses.load(Relaxed);
             entry.reuses.store(reuses.wrapping_add(1), Relaxed);
             let address = address_of(entry.word.load(Relaxed));
+            remember(address, found.wrapping_sub(1));
             entry.word.store(word(address, WITH_USER), Release);
             return Taken::Block(address);
         }
@@ -239,9 +266,12 @@ impl Front {
             return false;
         };
         let with_user = word(address, WITH_USER);
-        let Some((number, entry)) = parts
-            .places(address)
-            .find(|(_, entry)| entry.word.load(Acquire) == with_user)
+        let is_here = |entry: &Entry| entry.word.load(Acquire) == with_user;
+        let number = remembered(address);
+        let known = parts.entry(number).filter(|entry| is_here(entry));
+        let Some((number, entry)) = known
+            .map(|entry| (number, entry))
+            .or_else(|| parts.places(address).find(|(_, entry)| is_here(entry)))
         else {
             return false;
         };
@@ -373,6 +403,7 @@ impl State {
             entry.reuses.store(0, Relaxed);
             entry.lane.store(number, Relaxed);
             live.enter_front(place);
+            remember(address, place);
             entry.word.store(word(address, WITH_USER), Release);
         }
     }
@@ -499,8 +530,10 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     fn manager() -> MemoryManager {
-        let mut config = Config::default();
-        config.device_pool_size = 1024 * MIB;
+        let config = Config {
+            device_pool_size: 1024 * MIB,
+            ..Config::default()
+        };
         MemoryManager::new(config).unwrap()
     }
 
