@@ -173,6 +173,12 @@ impl<T> Biased<T> {
         }
     }
 
+    /// The lock, if this thread has the bias.
+    #[inline]
+    pub fn lock_with_bias(&self) -> Option<Guard<'_, T>> {
+        self.enter(me())
+    }
+
     /// Waits for the lock; and whom the thread has met.
     #[inline]
     pub fn lock_and_tell(&self) -> (Guard<'_, T>, Met) {

@@ -26,6 +26,16 @@ impl Pool {
     /// The address of a block, if one span that may be used at once serves the request.
     #[inline]
     pub fn hit(&self, size: usize, on: Option<&Handle>, raw: bool) -> Option<usize> {
+        if let Some(mut state) = self.state.lock_with_bias()
+            && state.competed == 0
+        {
+            return state.hit(size, on, raw);
+        }
+        self.hit_beside_others(size, on, raw)
+    }
+
+    /// As [`Pool::hit`], for a thread that does not have the lock to itself.
+    fn hit_beside_others(&self, size: usize, on: Option<&Handle>, raw: bool) -> Option<usize> {
         if front::is_used() {
             return self.hit_in_front(size, on, raw);
         }
@@ -61,6 +71,16 @@ impl Pool {
     /// that nobody has recorded a use of. False if it is not such a block, or others wait for something.
     #[inline]
     pub fn free_plain(&self, address: usize, on: FreeOn<'_>) -> bool {
+        if let Some(mut state) = self.state.lock_with_bias()
+            && state.competed == 0
+        {
+            return state.free_plain(&self.front, address, on);
+        }
+        self.free_beside_others(address, on)
+    }
+
+    /// As [`Pool::free_plain`], for a thread that does not have the lock to itself.
+    fn free_beside_others(&self, address: usize, on: FreeOn<'_>) -> bool {
         if front::is_used()
             && !self.restless.load(Relaxed)
             && self.front.give(address, Self::front_key(on))
