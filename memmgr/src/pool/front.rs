@@ -285,20 +285,20 @@ impl Front {
         let Some(bin) = lane.bin(len, of) else {
             return false;
         };
-        let room = bin.iter().find(|place| place.load(Relaxed) == 0);
-        let held = lane.bytes.load(Relaxed).saturating_add(len);
-        let (Some(place), true) = (room, held <= self.quota.load(Relaxed)) else {
+        let Some(place) = bin.iter().find(|place| place.load(Relaxed) == 0) else {
             return false;
         };
+        let held = lane.bytes.fetch_add(len, SeqCst).saturating_add(len);
         let flushes = self.flushes.load(SeqCst);
-        if entry
-            .word
-            .compare_exchange(with_user, word(address, IN_BIN), SeqCst, Relaxed)
-            .is_err()
+        if held > self.quota.load(Relaxed)
+            || entry
+                .word
+                .compare_exchange(with_user, word(address, IN_BIN), SeqCst, Relaxed)
+                .is_err()
         {
+            lane.bytes.fetch_sub(len, Relaxed);
             return false;
         }
-        lane.bytes.fetch_add(len, SeqCst);
         let put = place
             .compare_exchange(0, number.wrapping_add(1), SeqCst, Relaxed)
             .is_ok();
@@ -379,12 +379,7 @@ impl State {
             return;
         };
         let parts = front.parts.get_or_init(Parts::new);
-        let lanes = parts.lanes.len().max(1);
-        let quota = self.space.reserved() / SHARE / lanes;
-        // All threads read it: it is written only when it changes.
-        if front.quota.load(Relaxed) != quota {
-            front.quota.store(quota, Relaxed);
-        }
+        let quota = self.set_quota(front);
         let number = lane_of_thread();
         let Some((len, live)) = self.space.block_at_mut(slot) else {
             return;
@@ -406,6 +401,20 @@ impl State {
             remember(address, place);
             entry.word.store(word(address, WITH_USER), Release);
         }
+    }
+
+    /// Sets what a lane may hold from what is reserved now, in bytes.
+    pub(super) fn set_quota(&self, front: &Front) -> usize {
+        let lanes = front
+            .parts
+            .get()
+            .map_or(1, |parts| parts.lanes.len().max(1));
+        let quota = self.space.reserved() / SHARE / lanes;
+        // All threads read it: it is written only when it changes.
+        if front.quota.load(Relaxed) != quota {
+            front.quota.store(quota, Relaxed);
+        }
+        quota
     }
 
     /// Takes the block that starts at `address` out of the front, if it is there. False if it is in a bin.

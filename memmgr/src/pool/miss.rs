@@ -400,12 +400,15 @@ impl Pool {
                 .filter(|segment| segment.wholly_idle && wanted(&state, segment.base))
                 .map(|segment| (segment.base, segment.len))
                 .collect();
-            idle.into_iter()
+            let removed = idle
+                .into_iter()
                 .filter(|(base, _)| {
                     state.retiring.remove(base);
                     state.space.remove_segment(*base).is_ok()
                 })
-                .collect()
+                .collect();
+            state.set_quota(&self.front);
+            removed
         };
         let mut released = 0;
         let mut first_error = Ok(());
