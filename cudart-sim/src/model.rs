@@ -377,6 +377,17 @@ pub mod sync {
                         self.0.swap(value, order)
                     }
 
+                    pub fn compare_exchange(
+                        &self,
+                        current: $type,
+                        new: $type,
+                        success: Ordering,
+                        failure: Ordering,
+                    ) -> Result<$type, $type> {
+                        maybe();
+                        self.0.compare_exchange(current, new, success, failure)
+                    }
+
                     pub fn fetch_or(&self, value: $type, order: Ordering) -> $type {
                         maybe();
                         self.0.fetch_or(value, order)
