@@ -91,14 +91,14 @@ fn work(
     while Instant::now() < until {
         for _ in 0..100 {
             if live.len() < 32 && (live.is_empty() || random.below(2) == 0) {
-                let size = (GRANULE << random.below(9)) - random.below(3) as usize;
+                let size = (GRANULE << random.below(9)) - random.index(3);
                 let block = manager.allocate_device_on(size, stream).unwrap();
                 counted.fetch_add(1, Relaxed);
                 claims.claim(block, size, me);
                 live.push((block, size, me));
                 continue;
             }
-            let (block, size, by) = live.swap_remove(random.below(live.len() as u64) as usize);
+            let (block, size, by) = live.swap_remove(random.index(live.len()));
             match random.below(50) {
                 0 => parcels
                     .lock()
@@ -210,8 +210,7 @@ fn a_request_for_everything_finds_what_others_hold_back() {
                 let mut turns = 0u32;
                 while !done.load(Relaxed) {
                     for _ in 0..200 {
-                        let block =
-                            manager.allocate_device_on(1 + random.below(4096) as usize, stream);
+                        let block = manager.allocate_device_on(1 + random.index(4096), stream);
                         match block {
                             Ok(block) => free(manager, block, stream),
                             // Somebody has it all.

@@ -7,7 +7,7 @@ mod rig;
 
 use common::{KIB, MIB, assert_sound, stall};
 use memmgr::{Config, MemoryManager, Stream};
-use memmgr_tests::Gate;
+use memmgr_tests::{Gate, Rng};
 use std::time::Duration;
 
 /// A manager with a pool of 2 MiB, which cannot grow.
@@ -60,31 +60,19 @@ fn the_epoch_of_an_ended_stream_outlives_its_own_memory() {
     assert_eq!((pool.allocations, pool.frees), (5, 5));
 }
 
-/// A small generator, so that the tests do the same in each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % bound as u64) as usize
-    }
-}
-
 /// In a quiet moment every figure is exact, whichever way the requests and frees took.
 #[test]
 fn every_figure_is_exact_in_a_quiet_moment() {
     let mm = &tight();
     let streams: Vec<Stream> = (0..3).map(|_| Stream::new().unwrap()).collect();
-    let mut random = Random(0x5eed);
+    let mut random = Rng(0x5eed);
     let (mut live, mut in_use, mut peak) = (Vec::new(), 0, 0);
     let (mut allocations, mut frees, mut failures) = (0, 0, 0);
     for turn in 0..20_000 {
-        let on = &streams[random.below(streams.len())];
-        if live.is_empty() || random.below(9) < 5 {
-            let size = 256 * (1 + random.below(200));
-            let block = match random.below(4) {
+        let on = &streams[random.index(streams.len())];
+        if live.is_empty() || random.index(9) < 5 {
+            let size = 256 * (1 + random.index(200));
+            let block = match random.index(4) {
                 0 => mm.allocate_device(size),
                 _ => mm.allocate_device_on(size, on),
             };
@@ -98,10 +86,10 @@ fn every_figure_is_exact_in_a_quiet_moment() {
                 Err(_) => failures += 1,
             }
         } else {
-            let (block, size) = live.swap_remove(random.below(live.len()));
+            let (block, size) = live.swap_remove(random.index(live.len()));
             // SAFETY: the block is ours, and nothing uses it.
             unsafe {
-                match random.below(4) {
+                match random.index(4) {
                     0 => mm.free_device(block).unwrap(),
                     _ => mm.free_device_on(block, on).unwrap(),
                 }
@@ -143,21 +131,21 @@ fn parts_of_pinned_blocks_are_found_while_others_come_and_go() {
     let mm = &MemoryManager::new(Config::default()).unwrap();
     let s = Stream::new().unwrap();
     let device = mm.allocate_device_on(MIB, &s).unwrap();
-    let mut random = Random(3);
+    let mut random = Rng(3);
     let mut live = Vec::new();
     for turn in 0..4000 {
-        if live.is_empty() || random.below(2) == 0 {
-            let size = 256 * (1 + random.below(300));
+        if live.is_empty() || random.index(2) == 0 {
+            let size = 256 * (1 + random.index(300));
             live.push((mm.allocate_pinned(size).unwrap(), size));
         } else {
-            let (block, _) = live.swap_remove(random.below(live.len()));
+            let (block, _) = live.swap_remove(random.index(live.len()));
             // SAFETY: the block is ours; copies of it were recorded.
             unsafe { mm.free_pinned(block) }.unwrap();
         }
         let Some(&(block, size)) = live.get(turn % live.len().max(1)) else {
             continue;
         };
-        let offset = random.below(size);
+        let offset = random.index(size);
         // SAFETY: the byte lies in the block, and the device's block is ours.
         unsafe {
             mm.copy_to_host_async(block.byte_add(offset).cast(), device, size - offset, &s)
@@ -186,25 +174,25 @@ fn places_of_streams_that_ended_are_used_again_and_nothing_is_mixed_up() {
     )
     .unwrap();
     let steady = Stream::new().unwrap();
-    let mut random = Random(0xfeed);
+    let mut random = Rng(0xfeed);
     let mut guards = std::collections::VecDeque::new();
     let mut raws = Vec::new();
     for turn in 0..300u32 {
         let stream = Stream::new().unwrap();
-        for _ in 0..1 + random.below(3) {
-            let guard = mm.device::<u8>(KIB * (1 + random.below(16)), &stream);
+        for _ in 0..1 + random.index(3) {
+            let guard = mm.device::<u8>(KIB * (1 + random.index(16)), &stream);
             guards.push_back(guard.unwrap());
-            let raw = mm.allocate_device_on(KIB * (1 + random.below(16)), &stream);
+            let raw = mm.allocate_device_on(KIB * (1 + random.index(16)), &stream);
             let raw = raw.unwrap();
             // SAFETY: the block is ours, and so long; the manager records the use.
             unsafe { mm.memset(raw, turn as u8, KIB, &stream) }.unwrap();
             raws.push(raw);
         }
-        for _ in 0..random.below(4).min(raws.len()) {
-            let block = raws.swap_remove(random.below(raws.len()));
+        for _ in 0..random.index(4).min(raws.len()) {
+            let block = raws.swap_remove(random.index(raws.len()));
             // SAFETY: the block is ours; what used it was recorded.
             unsafe {
-                match random.below(3) {
+                match random.index(3) {
                     0 => mm.free_device(block).unwrap(),
                     1 => mm.free_device_on(block, &stream).unwrap(),
                     _ => mm.free_device_on(block, &steady).unwrap(),

@@ -747,11 +747,7 @@ impl Inner {
         size: usize,
         device: Option<i32>,
     ) -> Result<Option<(Home, BlockRange)>> {
-        let devices = self.devices.get().map_or(&[][..], |devices| devices);
-        let state = device
-            .and_then(|device| devices.get(usize::try_from(device).ok()?))
-            .and_then(OnceLock::get);
-        if let Some(state) = state
+        if let Some(state) = device.and_then(|device| self.known_state(device))
             && let Some(block) = state.pool.locate(address, size)?
         {
             return Ok(Some((Home::Pool(state.ordinal), block)));

@@ -1,23 +1,12 @@
 //! Books that are kept lazily: pages, the lists of owners and seams, the table of live blocks.
 
+use super::Random;
 use crate::pool::best_fit::{ClassId, GRANULE, Owner, OwnerId, Space};
 
 const IDLE: &[ClassId] = &[ClassId::IDLE];
 const A: Owner = Owner::new(OwnerId(1), ClassId(2));
 const B: Owner = Owner::new(OwnerId(2), ClassId(3));
 const KIB: usize = 1 << 10;
-
-/// A small generator, so that the tests do the same in each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % bound as u64) as usize
-    }
-}
 
 /// Pinned memory starts at a page of the host, not at a multiple of the length of the pages that are kept here.
 #[test]

@@ -1,6 +1,6 @@
 //! What the allocator promises, one test a promise.
 
-use super::oracle::all_blocks;
+use super::{Random, oracle::all_blocks};
 use crate::pool::best_fit::{
     BlockState, ClassId, FreeError, GRANULE, Owner, OwnerError, OwnerId, RemoveError, SegmentError,
     Space, Taken, round,
@@ -41,24 +41,6 @@ fn cut(sizes: &[usize]) -> (Space<u32>, Vec<usize>) {
         .map(|size| allocate(&mut space, *size))
         .collect();
     (space, addrs)
-}
-
-/// A small generator, so that the tests need nothing else and do the same in each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % bound as u64) as usize
-    }
-
-    fn shuffle<T>(&mut self, items: &mut [T]) {
-        for last in (1..items.len()).rev() {
-            items.swap(last, self.below(last + 1));
-        }
-    }
 }
 
 // Sizes and alignments.
