@@ -1,6 +1,7 @@
 //! Which devices there are, what they can do, and keeping the caller's current device.
 
 use crate::{
+    context,
     cuda::{self, DeviceAttr},
     error::{Error, Result},
 };
@@ -97,6 +98,26 @@ fn device_info(ordinal: i32) -> Result<DeviceInfo> {
         memory_pools_supported: memory_pools_supported(ordinal)?,
         virtual_memory_supported: virtual_memory_supported(ordinal)?,
     })
+}
+
+/// The ordinal of the calling thread's current device: the driver's, whichever runtime made it current.
+///
+/// # Errors
+/// [`Error::Unavailable`] without a driver or a device.
+pub fn current_device() -> Result<i32> {
+    crate::process::gate()?;
+    context::current_device()
+}
+
+/// Waits until nothing runs on a device any more. Ends no capture of another thread. Nothing in the manager needs it; it is for
+/// who gives memory back that a graph may still use in a stream that is not known.
+///
+/// # Errors
+/// What the runtime says, errors of earlier work included; [`Error::WrongDevice`] for an ordinal that does not exist.
+pub fn synchronize_device(ordinal: i32) -> Result<()> {
+    crate::process::gate()?;
+    context::check(ordinal)?;
+    on_device(ordinal, cuda::wait_for_device)
 }
 
 /// A driver of at least 11.2, and the attribute: an older driver does not know it and answers an error.

@@ -115,7 +115,9 @@ pub use bytemuck::{Pod, Zeroable};
 pub use completion::{Completion, TransferFuture};
 pub use config::{Config, Reuse};
 pub use cuda::{CopyKind, cuda_calls, cuda_calls_on_this_thread};
-pub use device::{Backend, DeviceInfo, Versions, backend, devices, versions};
+pub use device::{
+    Backend, DeviceInfo, Versions, backend, current_device, devices, synchronize_device, versions,
+};
 pub use error::{Error, OutOfMemory, Place, Refused, Result};
 pub use event::{Event, Submitted};
 pub use graph::{CaptureMode, Graph};

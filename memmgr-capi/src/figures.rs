@@ -1,0 +1,130 @@
+//! Statistics.
+
+use manager::{MemoryManager, PoolStats};
+
+use crate::status::{Failure, call, memmgr_status};
+
+/// What a pool holds, and what it has done. Sizes are in bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct memmgr_pool_stats {
+    /// In live blocks, rounded up to the granule of 256 bytes.
+    pub in_use: usize,
+    /// Held from CUDA.
+    pub reserved: usize,
+    /// Free, and usable at once by anybody.
+    pub idle: usize,
+    /// Free, but work that may touch it has not finished.
+    pub pending: usize,
+    /// The largest idle piece.
+    pub largest_idle: usize,
+    /// The most that `in_use` has been.
+    pub peak_in_use: usize,
+    /// The most that `reserved` has been.
+    pub peak_reserved: usize,
+    /// Successful allocations.
+    pub allocations: u64,
+    /// Frees.
+    pub frees: u64,
+    /// Allocations served from memory that was used before.
+    pub reuses: u64,
+    /// Allocations that had to wait for another stream.
+    pub waits: u64,
+    /// How often the pool grew.
+    pub growths: u64,
+    /// Allocations that failed.
+    pub failures: u64,
+    /// How many blocks are live.
+    pub live_blocks: usize,
+}
+
+impl From<&PoolStats> for memmgr_pool_stats {
+    fn from(stats: &PoolStats) -> Self {
+        Self {
+            in_use: stats.in_use,
+            reserved: stats.reserved,
+            idle: stats.idle,
+            pending: stats.pending,
+            largest_idle: stats.largest_idle,
+            peak_in_use: stats.peak_in_use,
+            peak_reserved: stats.peak_reserved,
+            allocations: stats.allocations,
+            frees: stats.frees,
+            reuses: stats.reuses,
+            waits: stats.waits,
+            growths: stats.growths,
+            failures: stats.failures,
+            live_blocks: stats.live_blocks,
+        }
+    }
+}
+
+/// Writes as much of the figures as the caller has room for, so that a program that was built with fewer still works.
+///
+/// # Safety
+/// `out` is null, or has `size` bytes that may be written.
+unsafe fn fill(
+    out: *mut memmgr_pool_stats,
+    size: usize,
+    stats: &PoolStats,
+) -> Result<(), Failure> {
+    if out.is_null() {
+        return Err(Failure::argument("the pointer for the result is null"));
+    }
+    let figures = memmgr_pool_stats::from(stats);
+    let known = size.min(size_of::<memmgr_pool_stats>());
+    // SAFETY: `out` has `size` bytes, says the caller, and `figures` has no fewer than `known`; they are numbers, so that any
+    // part of them may be written.
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            std::ptr::from_ref(&figures).cast::<u8>(),
+            out.cast::<u8>(),
+            known,
+        );
+    }
+    Ok(())
+}
+
+/// The figures of the pinned pool. `size` is `sizeof(memmgr_pool_stats)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memmgr_pinned_stats(
+    out: *mut memmgr_pool_stats,
+    size: usize,
+) -> memmgr_status {
+    // SAFETY: the pointer has `size` bytes, says the caller.
+    call(|| unsafe { fill(out, size, &MemoryManager::instance().stats().pinned) })
+}
+
+/// The figures of a device's memory in one mode (a `memmgr_device_allocator_mode`): zero where it was not used. `size` is
+/// `sizeof(memmgr_pool_stats)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memmgr_device_stats(
+    device: i32,
+    mode: i32,
+    out: *mut memmgr_pool_stats,
+    size: usize,
+) -> memmgr_status {
+    call(|| {
+        let stats = MemoryManager::instance().stats();
+        let nothing = PoolStats::default();
+        let found = stats.device.iter().find(|stats| stats.device == device);
+        let of_mode = match (mode, found) {
+            (0, Some(found)) => &found.best_fit,
+            (1, Some(found)) => &found.async_stream_ordered,
+            (2, Some(found)) => &found.cuda_async_pool,
+            (0..=2, None) => &nothing,
+            _ => return Err(Failure::argument(format!("{mode} is no allocator mode"))),
+        };
+        // SAFETY: the pointer has `size` bytes, says the caller.
+        unsafe { fill(out, size, of_mode) }
+    })
+}
+
+/// Lets the peaks begin anew at what is there now.
+#[unsafe(no_mangle)]
+pub extern "C" fn memmgr_reset_peaks() -> memmgr_status {
+    call(|| {
+        MemoryManager::instance().reset_peak();
+        Ok(())
+    })
+}

@@ -1,0 +1,190 @@
+//! The entry points for PyTorch. What they do is in `cpp/torch.cpp`, since it throws C++ exceptions and takes C++ objects; these
+//! pass through. The rest is what that file calls.
+
+use std::ffi::c_void;
+
+use manager::MemoryManager;
+
+use crate::{
+    CUstream_st,
+    status::{Failure, call, memmgr_status, put},
+    streams::{self, on_stream},
+};
+
+/// Of PyTorch's private pools: `c10::cuda::MempoolId_t`.
+///
+/// cbindgen:ignore
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct memmgr_torch_pool_id {
+    first: u64,
+    second: u64,
+}
+
+/// `cpp/torch.cpp`.
+///
+/// cbindgen:ignore
+mod cpp {
+    use super::{CUstream_st, c_void, memmgr_torch_pool_id};
+
+    unsafe extern "C-unwind" {
+        pub fn memmgr_cpp_alloc(size: usize, device: i32, stream: *mut CUstream_st) -> *mut c_void;
+        pub fn memmgr_cpp_free(ptr: *mut c_void, size: usize, device: i32, stream: *mut CUstream_st);
+        pub fn memmgr_cpp_record_stream(ptr: *mut c_void, stream: *mut CUstream_st);
+        pub fn memmgr_cpp_reset();
+        pub fn memmgr_cpp_memory_fraction(fraction: f64, device: i32);
+        pub fn memmgr_cpp_begin_allocate_to_pool(
+            device: i32,
+            pool: memmgr_torch_pool_id,
+            filter: *mut c_void,
+        );
+        pub fn memmgr_cpp_end_allocate_to_pool(device: i32, pool: memmgr_torch_pool_id);
+        pub fn memmgr_cpp_release_pool(device: i32, pool: memmgr_torch_pool_id);
+    }
+}
+use cpp::*;
+
+/// For `CUDAPluggableAllocator`: memory in the order of a stream. Throws `std::runtime_error` where there is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn memmgr_torch_alloc(
+    size: usize,
+    device: i32,
+    stream: *mut CUstream_st,
+) -> *mut c_void {
+    // SAFETY: the arguments are passed on.
+    unsafe { memmgr_cpp_alloc(size, device, stream) }
+}
+
+/// For `CUDAPluggableAllocator`: memory back, in the order of the stream that it was allocated on. Never throws.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn memmgr_torch_free(
+    ptr: *mut c_void,
+    size: usize,
+    device: i32,
+    stream: *mut CUstream_st,
+) {
+    // SAFETY: the arguments are passed on.
+    unsafe { memmgr_cpp_free(ptr, size, device, stream) }
+}
+
+/// For `set_record_stream_fn`: another stream uses the block until it is freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn memmgr_torch_record_stream(
+    ptr: *mut c_void,
+    stream: *mut CUstream_st,
+) {
+    // SAFETY: the arguments are passed on.
+    unsafe { memmgr_cpp_record_stream(ptr, stream) }
+}
+
+/// For `set_reset_fn` (`torch.cuda.empty_cache`): idle memory goes back to CUDA.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn memmgr_torch_reset() {
+    // SAFETY: it takes nothing.
+    unsafe { memmgr_cpp_reset() }
+}
+
+/// For `set_memory_fraction_fn`: limits the pools to this share of the device's memory. Throws for one that is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn memmgr_torch_memory_fraction(fraction: f64, device: i32) {
+    // SAFETY: it takes numbers.
+    unsafe { memmgr_cpp_memory_fraction(fraction, device) }
+}
+
+/// For `set_begin_allocate_to_pool`: a graph is about to be captured. `filter` is the `std::function<bool(cudaStream_t)>` that C++
+/// passes by address.
+///
+/// cbindgen:ignore
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn memmgr_torch_begin_allocate_to_pool(
+    device: i32,
+    pool: memmgr_torch_pool_id,
+    filter: *mut c_void,
+) {
+    // SAFETY: the arguments are passed on; both sides pass such a pair in two registers, and the function by address.
+    unsafe { memmgr_cpp_begin_allocate_to_pool(device, pool, filter) }
+}
+
+/// For `set_end_allocate_to_pool_fn`: the capture is over.
+///
+/// cbindgen:ignore
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn memmgr_torch_end_allocate_to_pool(
+    device: i32,
+    pool: memmgr_torch_pool_id,
+) {
+    // SAFETY: the arguments are passed on.
+    unsafe { memmgr_cpp_end_allocate_to_pool(device, pool) }
+}
+
+/// For `set_release_pool`: the graph is gone.
+///
+/// cbindgen:ignore
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn memmgr_torch_release_pool(device: i32, pool: memmgr_torch_pool_id) {
+    // SAFETY: the arguments are passed on.
+    unsafe { memmgr_cpp_release_pool(device, pool) }
+}
+
+/// Memory in the order of a raw stream; the default stream is that of `device`. As `memmgr_allocate_device_on` otherwise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memmgr_allocate_device_at_on(
+    device: i32,
+    size: usize,
+    stream: *mut CUstream_st,
+    out: *mut *mut c_void,
+) -> memmgr_status {
+    call(|| {
+        // SAFETY: the pointer may be written, says the caller.
+        unsafe { put(out, std::ptr::null_mut())? };
+        // SAFETY: the stream is alive during the call, says the caller.
+        let known = unsafe { streams::raw_on(device, stream)? };
+        let block =
+            on_stream!(known, stream => MemoryManager::instance().allocate_device_on(size, stream))?;
+        // SAFETY: as above.
+        unsafe { put(out, block) }
+    })
+}
+
+/// As `memmgr_free_device_on`; the default stream is that of `device`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memmgr_free_device_at_on(
+    device: i32,
+    ptr: *mut c_void,
+    stream: *mut CUstream_st,
+) -> memmgr_status {
+    call(|| {
+        // SAFETY: the stream is alive during the call, says the caller.
+        let known = unsafe { streams::raw_on(device, stream)? };
+        // SAFETY: nobody but work of the stream uses the memory afterwards, says the caller.
+        on_stream!(known, stream => unsafe {
+            MemoryManager::instance().free_device_on(ptr, stream)
+        })?;
+        Ok(())
+    })
+}
+
+/// Waits until nothing runs on a device any more (`cudaDeviceSynchronize`).
+#[unsafe(no_mangle)]
+pub extern "C" fn memmgr_synchronize_device(device: i32) -> memmgr_status {
+    call(|| Ok(manager::synchronize_device(device)?))
+}
+
+/// Limits the pool of each device to this share of the memory of `device`: above 0, at most 1.
+#[unsafe(no_mangle)]
+pub extern "C" fn memmgr_set_device_pool_limit_share(device: i32, share: f64) -> memmgr_status {
+    call(|| {
+        if !(share > 0.0 && share <= 1.0) {
+            return Err(Failure::argument(format!(
+                "{share} is no share of a device's memory: above 0, at most 1"
+            )));
+        }
+        let devices = manager::devices()?;
+        let Some(found) = devices.iter().find(|found| found.ordinal == device) else {
+            return Err(Failure::argument(format!("there is no device {device}")));
+        };
+        let limit = (found.total_memory as f64 * share) as usize;
+        MemoryManager::instance().set_device_pool_limit(Some(limit));
+        Ok(())
+    })
+}

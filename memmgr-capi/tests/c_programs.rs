@@ -1,0 +1,83 @@
+//! Programs in C and C++ on `libmemmgr.so`, compiled with the system's compiler and run on the simulator.
+#![cfg(feature = "sim")]
+
+use std::{
+    env,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+fn folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The library that cargo built for these tests: it lies beside them.
+fn library() -> PathBuf {
+    let tests = env::current_exe().unwrap();
+    let library = tests.with_file_name("libmemmgr.so");
+    assert!(library.is_file(), "{} is not there", library.display());
+    library
+}
+
+/// Runs a command to its end; what it printed.
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    let text = text.concat();
+    assert!(output.status.success(), "{command:?}: {}\n{text}", output.status);
+    text
+}
+
+/// Compiles a program of `tests/programs` and links it with the library; the program, in a folder of its own.
+fn compiled(source: &str, more: &[&str]) -> (tempfile::TempDir, Command) {
+    let room = tempfile::tempdir().unwrap();
+    // Under the name that programs look for.
+    symlink(library(), room.path().join("libmemmgr.so.0")).unwrap();
+    symlink(library(), room.path().join("libmemmgr.so")).unwrap();
+    let program = room.path().join("program");
+    let compiler = if source.ends_with(".c") {
+        vec!["cc", "-std=c11"]
+    } else {
+        vec!["c++", "-std=c++17"]
+    };
+    run(Command::new(compiler[0])
+        .arg(compiler[1])
+        .args(["-g", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I"])
+        .arg(folder().join("include"))
+        .args(more)
+        .arg(folder().join("tests/programs").join(source))
+        .arg("-L")
+        .arg(room.path())
+        .args(["-lmemmgr", "-pthread", "-o"])
+        .arg(&program));
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", room.path());
+    (room, command)
+}
+
+#[test]
+fn a_c_program_gets_what_it_asks_for_and_every_mistake_is_refused() {
+    let (_room, mut program) = compiled("calls.c", &[]);
+    let printed = run(&mut program);
+    print!("{printed}");
+    assert!(printed.contains("backend: simulated"), "{printed}");
+    assert!(printed.contains("1000 random sequences, nothing lost"), "{printed}");
+    for status in ["MEMMGR_DOUBLE_FREE", "MEMMGR_UNKNOWN_POINTER", "MEMMGR_INVALID_SIZE"] {
+        assert!(printed.contains(status), "no call ended with {status}:\n{printed}");
+    }
+}
+
+#[test]
+fn the_headers_compile_alone_in_every_language() {
+    for (compiler, language, standard) in [
+        ("cc", "c", "-std=c99"),
+        ("cc", "c", "-std=c17"),
+        ("c++", "c++", "-std=c++11"),
+        ("c++", "c++", "-std=c++20"),
+    ] {
+        run(Command::new(compiler)
+            .args(["-x", language, standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only"])
+            .arg(folder().join("include/memmgr.h")));
+    }
+}
