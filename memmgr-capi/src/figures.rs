@@ -63,11 +63,7 @@ impl From<&PoolStats> for memmgr_pool_stats {
 ///
 /// # Safety
 /// `out` is null, or has `size` bytes that may be written.
-unsafe fn fill(
-    out: *mut memmgr_pool_stats,
-    size: usize,
-    stats: &PoolStats,
-) -> Result<(), Failure> {
+unsafe fn fill(out: *mut memmgr_pool_stats, size: usize, stats: &PoolStats) -> Result<(), Failure> {
     if out.is_null() {
         return Err(Failure::argument("the pointer for the result is null"));
     }

@@ -34,7 +34,10 @@ unsafe fn hand_out(
 
 /// Page-locked host memory of at least `size` bytes, 256-byte aligned. Size 0 gives null and `MEMMGR_OK`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memmgr_allocate_pinned(size: usize, out: *mut *mut c_void) -> memmgr_status {
+pub unsafe extern "C" fn memmgr_allocate_pinned(
+    size: usize,
+    out: *mut *mut c_void,
+) -> memmgr_status {
     // SAFETY: the pointer may be written, says the caller.
     unsafe { hand_out(out, || Ok(mm().allocate_pinned(size)?)) }
 }
@@ -50,7 +53,10 @@ pub unsafe extern "C" fn memmgr_free_pinned(ptr: *mut c_void) -> memmgr_status {
 /// Device memory of at least `size` bytes on the current device, 256-byte aligned, usable at once on any stream. Size 0 gives null
 /// and `MEMMGR_OK`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn memmgr_allocate_device(size: usize, out: *mut *mut c_void) -> memmgr_status {
+pub unsafe extern "C" fn memmgr_allocate_device(
+    size: usize,
+    out: *mut *mut c_void,
+) -> memmgr_status {
     // SAFETY: the pointer may be written, says the caller.
     unsafe { hand_out(out, || Ok(mm().allocate_device(size)?)) }
 }

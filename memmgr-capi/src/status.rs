@@ -178,10 +178,7 @@ fn broken(panic: &(dyn Any + Send)) -> memmgr_status {
         .or_else(|| panic.downcast_ref::<&str>().copied())
         .unwrap_or("a panic");
     const UNKNOWN: i32 = 999;
-    remember(
-        format!("internal error, please report it: {what}"),
-        UNKNOWN,
-    );
+    remember(format!("internal error, please report it: {what}"), UNKNOWN);
     MEMMGR_INTERNAL_ERROR
 }
 

@@ -160,9 +160,7 @@ pub(crate) unsafe fn registered(handle: memmgr_stream_t) -> Result<Known, Failur
         // SAFETY: the turn says that a stream is here, and nobody takes it away during the call.
         unsafe { (*slot.stream.get()).as_ref() }
     });
-    stream
-        .map(Known::Shared)
-        .ok_or_else(|| unknown(handle))
+    stream.map(Known::Shared).ok_or_else(|| unknown(handle))
 }
 
 impl Vacant {

@@ -29,7 +29,12 @@ mod cpp {
 
     unsafe extern "C-unwind" {
         pub fn memmgr_cpp_alloc(size: usize, device: i32, stream: *mut CUstream_st) -> *mut c_void;
-        pub fn memmgr_cpp_free(ptr: *mut c_void, size: usize, device: i32, stream: *mut CUstream_st);
+        pub fn memmgr_cpp_free(
+            ptr: *mut c_void,
+            size: usize,
+            device: i32,
+            stream: *mut CUstream_st,
+        );
         pub fn memmgr_cpp_record_stream(ptr: *mut c_void, stream: *mut CUstream_st);
         pub fn memmgr_cpp_reset();
         pub fn memmgr_cpp_memory_fraction(fraction: f64, device: i32);
@@ -139,8 +144,7 @@ pub unsafe extern "C" fn memmgr_allocate_device_at_on(
         unsafe { put(out, std::ptr::null_mut())? };
         // SAFETY: the stream is alive during the call, says the caller.
         let known = unsafe { streams::raw_on(device, stream)? };
-        let block =
-            on_stream!(known, stream => MemoryManager::instance().allocate_device_on(size, stream))?;
+        let block = on_stream!(known, stream => MemoryManager::instance().allocate_device_on(size, stream))?;
         // SAFETY: as above.
         unsafe { put(out, block) }
     })

@@ -63,7 +63,15 @@ pub unsafe extern "C" fn memmgr_copy_to_device_async_registered(
     stream: memmgr_stream_t,
 ) -> memmgr_status {
     // SAFETY: the ranges are what the caller says, and nobody releases the handle during the call.
-    call(|| unsafe { copy(Direction::ToDevice, dst, src, size, streams::registered(stream)) })
+    call(|| unsafe {
+        copy(
+            Direction::ToDevice,
+            dst,
+            src,
+            size,
+            streams::registered(stream),
+        )
+    })
 }
 
 /// Copies `size` bytes from device to host memory in a raw stream. Returns at once for pinned memory.
@@ -90,7 +98,15 @@ pub unsafe extern "C" fn memmgr_copy_to_host_async_registered(
     stream: memmgr_stream_t,
 ) -> memmgr_status {
     // SAFETY: the ranges are what the caller says, and nobody releases the handle during the call.
-    call(|| unsafe { copy(Direction::ToHost, dst, src, size, streams::registered(stream)) })
+    call(|| unsafe {
+        copy(
+            Direction::ToHost,
+            dst,
+            src,
+            size,
+            streams::registered(stream),
+        )
+    })
 }
 
 /// Copies `size` bytes within device memory in a raw stream.
@@ -117,7 +133,15 @@ pub unsafe extern "C" fn memmgr_copy_on_device_async_registered(
     stream: memmgr_stream_t,
 ) -> memmgr_status {
     // SAFETY: the ranges are what the caller says, and nobody releases the handle during the call.
-    call(|| unsafe { copy(Direction::OnDevice, dst, src, size, streams::registered(stream)) })
+    call(|| unsafe {
+        copy(
+            Direction::OnDevice,
+            dst,
+            src,
+            size,
+            streams::registered(stream),
+        )
+    })
 }
 
 /// Sets `size` bytes of device memory to the low byte of `value` in a raw stream.

@@ -6,26 +6,51 @@ use std::{
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::Command,
+    sync::OnceLock,
 };
 
 fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The library that cargo built for these tests: it lies beside them.
-fn library() -> PathBuf {
-    let tests = env::current_exe().unwrap();
-    let library = tests.with_file_name("libmemmgr.so");
-    assert!(library.is_file(), "{} is not there", library.display());
-    library
+/// The library, built for the simulator in a folder of its own: what lies beside the tests may be one for a GPU, since cargo gives
+/// both the same name and does not notice.
+fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let built = env::var_os("CARGO_TARGET_DIR")
+            .map_or_else(|| folder().join("../target"), PathBuf::from);
+        let built = built.join("c-programs");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args([
+            "rustc",
+            "-p",
+            "memmgr-capi",
+            "--lib",
+            "--crate-type",
+            "cdylib",
+        ]);
+        cargo
+            .args(["--features", "sim", "--target-dir"])
+            .arg(&built);
+        run(cargo.current_dir(folder()));
+        let library = built.join("debug/libmemmgr.so");
+        assert!(library.is_file(), "{} is not there", library.display());
+        library
+    })
 }
 
 /// Runs a command to its end; what it printed.
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
-    let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    let text =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     let text = text.concat();
-    assert!(output.status.success(), "{command:?}: {}\n{text}", output.status);
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{text}",
+        output.status
+    );
     text
 }
 
@@ -43,7 +68,15 @@ fn compiled(source: &str, more: &[&str]) -> (tempfile::TempDir, Command) {
     };
     run(Command::new(compiler[0])
         .arg(compiler[1])
-        .args(["-g", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I"])
+        .args([
+            "-g",
+            "-O1",
+            "-Wall",
+            "-Wextra",
+            "-Wpedantic",
+            "-Werror",
+            "-I",
+        ])
         .arg(folder().join("include"))
         .args(more)
         .arg(folder().join("tests/programs").join(source))
@@ -62,9 +95,52 @@ fn a_c_program_gets_what_it_asks_for_and_every_mistake_is_refused() {
     let printed = run(&mut program);
     print!("{printed}");
     assert!(printed.contains("backend: simulated"), "{printed}");
-    assert!(printed.contains("1000 random sequences, nothing lost"), "{printed}");
-    for status in ["MEMMGR_DOUBLE_FREE", "MEMMGR_UNKNOWN_POINTER", "MEMMGR_INVALID_SIZE"] {
-        assert!(printed.contains(status), "no call ended with {status}:\n{printed}");
+    assert!(
+        printed.contains("1000 random sequences, nothing lost"),
+        "{printed}"
+    );
+    for status in [
+        "MEMMGR_DOUBLE_FREE",
+        "MEMMGR_UNKNOWN_POINTER",
+        "MEMMGR_INVALID_SIZE",
+    ] {
+        assert!(
+            printed.contains(status),
+            "no call ended with {status}:\n{printed}"
+        );
+    }
+}
+
+/// Where CUDA's headers are: `MEMMGR_CUDA_INCLUDE`, or what `cargo xtask setup` has fetched.
+fn cuda_headers() -> Option<PathBuf> {
+    if let Some(include) = env::var_os("MEMMGR_CUDA_INCLUDE") {
+        let include = PathBuf::from(include);
+        assert!(
+            include.join("cuda_runtime.h").is_file(),
+            "{}",
+            include.display()
+        );
+        return Some(include);
+    }
+    let fetched = folder().join("../target/toolchain/cuda-13.0/nvidia/cu13/include");
+    fetched.join("cuda_runtime.h").is_file().then_some(fetched)
+}
+
+#[test]
+fn the_samples_of_the_reference_compile_and_run_as_they_are_written() {
+    let Some(include) = cuda_headers() else {
+        println!("skipped: no CUDA headers (`cargo xtask setup` fetches them)");
+        return;
+    };
+    let system = format!("-isystem{}", include.display());
+    for (source, said) in [
+        ("reference.cpp", "every sample did what it says"),
+        ("per_thread.cpp", "null was the thread's own stream"),
+    ] {
+        let (_room, mut program) = compiled(source, &[&system]);
+        let printed = run(&mut program);
+        print!("{printed}");
+        assert!(printed.contains(said), "{printed}");
     }
 }
 
@@ -77,7 +153,16 @@ fn the_headers_compile_alone_in_every_language() {
         ("c++", "c++", "-std=c++20"),
     ] {
         run(Command::new(compiler)
-            .args(["-x", language, standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only"])
+            .args([
+                "-x",
+                language,
+                standard,
+                "-Wall",
+                "-Wextra",
+                "-Wpedantic",
+                "-Werror",
+                "-fsyntax-only",
+            ])
             .arg(folder().join("include/memmgr.h")));
     }
 }

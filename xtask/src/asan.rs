@@ -48,13 +48,13 @@ pub fn has_nightly() -> bool {
 
 /// Nightly cargo that builds with the sanitizer. The flags are a setting, not a variable, which would reach the cargo that
 /// some tests call.
-fn nightly(words: &[&str]) -> Command {
+fn nightly(package: &str, words: &[&str]) -> Command {
     let mut command = Command::new("rustup");
     command
         .current_dir(root())
         .args(["run", "nightly", "cargo"])
         .args(words)
-        .args(["-p", "cudart-sim", "--target", TARGET, "--config"])
+        .args(["-p", package, "--target", TARGET, "--config"])
         .arg(format!(
             "target.{TARGET}.rustflags=['-Zsanitizer=address','-Cforce-frame-pointers=yes']"
         ))
@@ -76,7 +76,7 @@ pub fn run(arguments: &Arguments) -> Result {
     }
     if !arguments.only_cpp {
         say("asan: the simulator's tests");
-        let mut tests = nightly(&["test", "--quiet", "--lib"]);
+        let mut tests = nightly("cudart-sim", &["test", "--quiet", "--lib"]);
         for name in test_programs()? {
             tests.args(["--test", &name]);
         }
@@ -161,11 +161,17 @@ fn calls_everything(source: &Path) -> Result {
     }
 }
 
+/// Builds a static library with the sanitizer; the file.
+pub fn archive(package: &str, name: &str, more: &[&str]) -> Result<PathBuf> {
+    let words = ["rustc", "--quiet", "--lib", "--crate-type", "staticlib"];
+    let mut library = nightly(package, &words);
+    shell::library(library.args(more), name, ".a")
+}
+
 /// Builds the static library with the sanitizer and links the program with it. The runtime is that of g++: both speak
 /// version 8 of the sanitizer's interface, and a mismatch does not link.
 fn build(source: &Path) -> Result<PathBuf> {
-    let mut library = nightly(&["rustc", "--quiet", "--lib", "--crate-type", "staticlib"]);
-    let archive = shell::archive(&mut library)?;
+    let archive = archive("cudart-sim", "cudart_sim", &[])?;
     let cuda = &toolchain::CUDA[0];
     toolchain::ensure(cuda)?;
     let program = archive.with_file_name("every_call");

@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: every check of the project, step by step, with times.
 
 use crate::{
-    asan, bindings, conformance, facts, headers, instructions, model,
+    asan, bindings, capi, conformance, facts, headers, instructions, model,
     shell::{self, Result, cargo, root, run_quietly, say, shown},
     test, toolchain,
 };
@@ -36,7 +36,7 @@ struct Step {
     run: fn() -> Result,
 }
 
-const STEPS: [Step; 18] = [
+const STEPS: [Step; 19] = [
     Step {
         name: "links",
         about: "the links in the tree are links",
@@ -86,6 +86,11 @@ const STEPS: [Step; 18] = [
         name: "staticlib",
         about: "a C program on the simulator",
         run: static_library,
+    },
+    Step {
+        name: "c-interface",
+        about: "libmemmgr from C and C++",
+        run: capi::check,
     },
     Step {
         name: "conformance",

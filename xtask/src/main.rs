@@ -3,6 +3,7 @@
 mod asan;
 mod bindings;
 mod bundle;
+mod capi;
 mod ci;
 mod conformance;
 mod demo;
@@ -48,6 +49,7 @@ enum Command {
     Facts(facts::Arguments),
     Conformance(conformance::Arguments),
     Instructions(instructions::Arguments),
+    InstallC(capi::Arguments),
     Ci(ci::Arguments),
 }
 
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         Command::Facts(arguments) => facts::run(&arguments),
         Command::Conformance(arguments) => conformance::run(&arguments),
         Command::Instructions(arguments) => instructions::run(&arguments),
+        Command::InstallC(arguments) => capi::run(&arguments),
         Command::Ci(arguments) => ci::run(&arguments),
     };
     match result {

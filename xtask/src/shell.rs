@@ -147,16 +147,21 @@ pub fn static_library(more: &[&str]) -> Result<PathBuf> {
 
 /// Runs a cargo that builds the simulator's C library; the file.
 pub fn archive(build: &mut Command) -> Result<PathBuf> {
+    library(build, "cudart_sim", ".a")
+}
+
+/// Runs a cargo that builds a library; its file with this ending.
+pub fn library(build: &mut Command, name: &str, ending: &str) -> Result<PathBuf> {
     cargo_messages(build)?
         .iter()
-        .filter(|m| m["target"]["name"] == "cudart_sim")
+        .filter(|m| m["target"]["name"] == name)
         .flat_map(|m| m["filenames"].as_array().cloned().unwrap_or_default())
         .find_map(|file| {
             file.as_str()
-                .filter(|f| f.ends_with(".a"))
+                .filter(|f| f.ends_with(ending))
                 .map(PathBuf::from)
         })
-        .ok_or_else(|| "cargo made no libcudart_sim.a".to_string())
+        .ok_or_else(|| format!("cargo made no lib{name}{ending}"))
 }
 
 fn cannot_start(command: &Command, error: &std::io::Error) -> String {

@@ -1,0 +1,283 @@
+//! `cargo xtask install-c`: the C library with its headers, for pkg-config and CMake. And its checks in `ci`: the tests, an
+//! installation that programs are built with, the exported names, valgrind, AddressSanitizer.
+
+use crate::{
+    asan,
+    model::build_folder,
+    shell::{self, Result, cargo, root, run_quietly, say, shown},
+    toolchain,
+};
+use clap::Args;
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// Build and install libmemmgr, for C, C++ and Python
+///
+/// Writes include/memmgr.h and memmgr.hpp, lib/libmemmgr.so and libmemmgr.a, and what pkg-config and CMake read, below the
+/// prefix. It needs the CUDA toolkit (CUDA_PATH, or where it usually is), or --sim.
+#[derive(Args)]
+pub struct Arguments {
+    /// Where to install, for example /usr/local
+    #[arg(long, value_name = "FOLDER")]
+    prefix: PathBuf,
+    /// A library that runs on the simulated CUDA runtime: no GPU, no toolkit
+    #[arg(long)]
+    sim: bool,
+    /// Leave libmemmgr.a out, which is large
+    #[arg(long)]
+    shared_only: bool,
+}
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result {
+    let backend = if arguments.sim {
+        "simulated CUDA runtime"
+    } else {
+        "GPU"
+    };
+    say(format!(
+        "install-c: backend: {backend}; building: this takes a few minutes the first time"
+    ));
+    fs::create_dir_all(&arguments.prefix).map_err(|e| {
+        format!(
+            "{}: {e}; choose another --prefix",
+            arguments.prefix.display()
+        )
+    })?;
+    let prefix = fs::canonicalize(&arguments.prefix)
+        .map_err(|e| format!("{}: {e}", arguments.prefix.display()))?;
+    let folder = build_folder(if arguments.sim {
+        "c-simulated"
+    } else {
+        "c-gpu"
+    });
+    let kind = Kind {
+        sim: arguments.sim,
+        release: true,
+        folder: &folder,
+    };
+    install(&prefix, kind, !arguments.shared_only)?;
+    say(format!(
+        "install-c: installed memmgr {VERSION} below {}\n\
+         compile and link: cc program.c $(PKG_CONFIG_PATH={} pkg-config --cflags --libs memmgr)",
+        prefix.display(),
+        prefix.join("lib/pkgconfig").display()
+    ));
+    Ok(())
+}
+
+/// Which library is built.
+#[derive(Clone, Copy)]
+struct Kind<'a> {
+    sim: bool,
+    release: bool,
+    /// Cargo's folder: one for each, since all have the same name.
+    folder: &'a Path,
+}
+
+/// Builds the library in one form; the file.
+fn build(form: &str, kind: Kind) -> Result<PathBuf> {
+    let mut build = cargo(["rustc", "--quiet", "-p", "memmgr-capi", "--lib"]);
+    build
+        .args(["--crate-type", form, "--target-dir"])
+        .arg(kind.folder);
+    if kind.release {
+        build.arg("--release");
+    }
+    if kind.sim {
+        build.args(["--features", "sim"]);
+    }
+    let ending = if form == "cdylib" { ".so" } else { ".a" };
+    shell::library(&mut build, "memmgr", ending)
+}
+
+fn write(path: &Path, text: &str) -> Result {
+    fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+fn copy(from: &Path, to: &Path) -> Result {
+    fs::copy(from, to)
+        .map(drop)
+        .map_err(|e| format!("{} to {}: {e}", from.display(), to.display()))
+}
+
+fn link(folder: &Path, name: &str, to: &str) -> Result {
+    let path = folder.join(name);
+    // What an earlier installation has left.
+    let _ = fs::remove_file(&path);
+    symlink(to, &path).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// Builds everything and puts it below the prefix.
+fn install(prefix: &Path, kind: Kind, with_static: bool) -> Result {
+    let here = root().join("memmgr-capi");
+    let (include, lib) = (prefix.join("include"), prefix.join("lib"));
+    let (pkgconfig, cmake) = (lib.join("pkgconfig"), lib.join("cmake/memmgr"));
+    for folder in [&include, &pkgconfig, &cmake] {
+        fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    }
+    let full = format!("libmemmgr.so.{VERSION}");
+    copy(&build("cdylib", kind)?, &lib.join(&full))?;
+    link(&lib, "libmemmgr.so.0", &full)?;
+    link(&lib, "libmemmgr.so", "libmemmgr.so.0")?;
+    if with_static {
+        copy(&build("staticlib", kind)?, &lib.join("libmemmgr.a"))?;
+    }
+    for header in ["memmgr.h", "memmgr.hpp"] {
+        copy(&here.join("include").join(header), &include.join(header))?;
+    }
+    let filled = |name: &str| {
+        let path = here.join(name);
+        let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        Ok::<String, String>(
+            text.replace("@PREFIX@", &prefix.display().to_string())
+                .replace("@VERSION@", VERSION),
+        )
+    };
+    write(&pkgconfig.join("memmgr.pc"), &filled("memmgr.pc.in")?)?;
+    write(
+        &cmake.join("memmgrConfigVersion.cmake"),
+        &filled("cmake/memmgrConfigVersion.cmake.in")?,
+    )?;
+    copy(
+        &here.join("cmake/memmgrConfig.cmake"),
+        &cmake.join("memmgrConfig.cmake"),
+    )
+}
+
+/// The test program that needs no header of CUDA's.
+fn calls() -> PathBuf {
+    root().join("memmgr-capi/tests/programs/calls.c")
+}
+
+/// Runs every check.
+pub fn check() -> Result {
+    let cuda = &toolchain::CUDA[0];
+    toolchain::ensure(cuda)?;
+    say("c-interface: the tests, with CUDA's headers");
+    shell::run(
+        cargo(["test", "--quiet", "-p", "memmgr-capi", "--features", "sim"]).env(
+            "MEMMGR_CUDA_INCLUDE",
+            cuda.folder().join("nvidia/cu13/include"),
+        ),
+    )?;
+    say("c-interface: an installation, and programs that are linked with it");
+    let prefix = build_folder("c-interface");
+    let _ = fs::remove_dir_all(&prefix);
+    fs::create_dir_all(&prefix).map_err(|e| format!("{}: {e}", shown(&prefix)))?;
+    // What the tests have built.
+    let kind = Kind {
+        sim: true,
+        release: false,
+        folder: &build_folder("c-programs"),
+    };
+    install(&prefix, kind, true)?;
+    let shared = program(&prefix, false)?;
+    run_quietly(Command::new(&shared).env("LD_LIBRARY_PATH", prefix.join("lib")))?;
+    run_quietly(&mut Command::new(program(&prefix, true)?))?;
+    if toolchain::ensure_valgrind().is_ok() {
+        say("c-interface: the same under valgrind");
+        run_quietly(
+            Command::new("valgrind")
+                .args(["-q", "--error-exitcode=9", "--leak-check=no"])
+                .arg(&shared)
+                .arg("150")
+                .env("LD_LIBRARY_PATH", prefix.join("lib"))
+                // More addresses than this valgrind does not have.
+                .env("CUDART_SIM_MEMORY", "24G"),
+        )?;
+    } else {
+        say("c-interface: without valgrind: not there");
+    }
+    if asan::has_nightly() {
+        say("c-interface: the same under AddressSanitizer");
+        let archive = asan::archive("memmgr-capi", "memmgr", &["--features", "sim"])?;
+        let sanitized = prefix.join("sanitized");
+        run_quietly(
+            Command::new("cc")
+                .args(["-std=c11", "-g", "-fsanitize=address", "-I"])
+                .arg(prefix.join("include"))
+                .arg(calls())
+                .arg(&archive)
+                .args(["-lstdc++", "-lpthread", "-ldl", "-lrt", "-lm", "-o"])
+                .arg(&sanitized),
+        )?;
+        // The manager is never taken down: what it holds at the end is no finding.
+        run_quietly(Command::new(&sanitized).env("ASAN_OPTIONS", "detect_leaks=0"))?;
+    } else {
+        say("c-interface: without AddressSanitizer: no nightly Rust");
+    }
+    exported_names(&cuda.folder())
+}
+
+/// Compiles and links the test program as pkg-config says; the program.
+fn program(prefix: &Path, statically: bool) -> Result<PathBuf> {
+    let program = prefix.join(if statically { "static" } else { "shared" });
+    let mut compile = Command::new("cc");
+    compile
+        .args(["-std=c11", "-g", "-o"])
+        .arg(&program)
+        .arg(calls());
+    if statically {
+        compile
+            .arg("-I")
+            .arg(prefix.join("include"))
+            .arg(prefix.join("lib/libmemmgr.a"))
+            .args(["-lstdc++", "-lpthread", "-ldl", "-lrt", "-lm"]);
+    } else if shell::has("pkg-config") {
+        let flags = run_quietly(
+            Command::new("pkg-config")
+                .args(["--cflags", "--libs", "memmgr"])
+                .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")),
+        )?;
+        compile.args(flags.split_whitespace());
+    } else {
+        compile
+            .arg("-I")
+            .arg(prefix.join("include"))
+            .arg("-L")
+            .arg(prefix.join("lib"))
+            .arg("-lmemmgr");
+    }
+    run_quietly(&mut compile)?;
+    Ok(program)
+}
+
+/// The library for GPUs exports names of its own alone, and says its name.
+fn exported_names(cuda: &Path) -> Result {
+    say("c-interface: the names that the library for GPUs exports");
+    let mut build = cargo(["build", "--quiet", "-p", "memmgr-capi", "--target-dir"]);
+    // Not where the simulated one lies, which has the same name.
+    build
+        .arg(build_folder("c-names"))
+        .env("CUDA_PATH", cuda.join("nvidia/cu13"));
+    let library = shell::library(&mut build, "memmgr", ".so")?;
+    let names = run_quietly(
+        Command::new("nm")
+            .args(["-D", "--defined-only"])
+            .arg(&library),
+    )?;
+    let names: Vec<&str> = names
+        .lines()
+        .filter_map(|line| line.split_whitespace().last())
+        .collect();
+    if let Some(foreign) = names.iter().find(|name| !name.starts_with("memmgr_")) {
+        return Err(format!(
+            "libmemmgr.so exports `{foreign}`, which is not its own"
+        ));
+    }
+    if names.len() < 40 {
+        return Err(format!("libmemmgr.so exports {} names only", names.len()));
+    }
+    let dynamic = run_quietly(Command::new("readelf").arg("-d").arg(&library))?;
+    if !dynamic.contains("Library soname: [libmemmgr.so.0]") {
+        return Err("libmemmgr.so has no soname".to_string());
+    }
+    Ok(())
+}
