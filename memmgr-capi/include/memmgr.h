@@ -102,6 +102,17 @@ const char *memmgr_version(void);
 // What executes CUDA calls: "gpu", or "simulated" in a library that was built for machines without a GPU.
 const char *memmgr_backend(void);
 
+// For `cupy.cuda.CFunctionAllocator`: memory in the order of the device's default stream, so for programs that use no stream
+// created as non-blocking; null where there is none. The allocator written in Python (`memmgr_cupy`) knows CuPy's current stream.
+void *memmgr_cupy_malloc(void *_param,
+                         size_t size,
+                         int32_t device);
+
+// For `cupy.cuda.CFunctionAllocator`: memory of `memmgr_cupy_malloc` back, in the order of the device's default stream.
+void memmgr_cupy_free(void *_param,
+                      void *ptr,
+                      int32_t device);
+
 // The figures of the pinned pool. `size` is `sizeof(memmgr_pool_stats)`.
 enum memmgr_status memmgr_pinned_stats(struct memmgr_pool_stats *out, size_t size);
 
@@ -146,6 +157,15 @@ enum memmgr_status memmgr_allocate_device_on(size_t size,
 
 // Gives device memory back in the order of a raw stream: what the stream has been given may still use it.
 enum memmgr_status memmgr_free_device_on(void *ptr, CUstream_st *stream);
+
+// Memory in the order of a raw stream; the default stream is that of `device`. As `memmgr_allocate_device_on` otherwise.
+enum memmgr_status memmgr_allocate_device_at_on(int32_t device,
+                                                size_t size,
+                                                CUstream_st *stream,
+                                                void **out);
+
+// As `memmgr_free_device_on`; the default stream is that of `device`.
+enum memmgr_status memmgr_free_device_at_on(int32_t device, void *ptr, CUstream_st *stream);
 
 // As `memmgr_allocate_device_on`, on a registered stream: no CUDA call where the pool has the memory.
 enum memmgr_status memmgr_allocate_device_on_registered(size_t size, memmgr_stream_t stream, void **out);
@@ -243,15 +263,6 @@ void memmgr_torch_reset(void);
 // For `set_memory_fraction_fn`: limits the pools to this share of the device's memory. Throws for one that is none.
 void memmgr_torch_memory_fraction(double fraction,
                                   int32_t device);
-
-// Memory in the order of a raw stream; the default stream is that of `device`. As `memmgr_allocate_device_on` otherwise.
-enum memmgr_status memmgr_allocate_device_at_on(int32_t device,
-                                                size_t size,
-                                                CUstream_st *stream,
-                                                void **out);
-
-// As `memmgr_free_device_on`; the default stream is that of `device`.
-enum memmgr_status memmgr_free_device_at_on(int32_t device, void *ptr, CUstream_st *stream);
 
 // Waits until nothing runs on a device any more (`cudaDeviceSynchronize`).
 enum memmgr_status memmgr_synchronize_device(int32_t device);

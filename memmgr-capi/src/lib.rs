@@ -7,6 +7,7 @@
 #![deny(missing_docs)]
 #![allow(non_camel_case_types)]
 
+mod cupy;
 mod figures;
 mod hooks;
 mod memory;

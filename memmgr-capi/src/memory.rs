@@ -110,6 +110,43 @@ pub unsafe extern "C" fn memmgr_free_device_on(
     })
 }
 
+/// Memory in the order of a raw stream; the default stream is that of `device`. As `memmgr_allocate_device_on` otherwise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memmgr_allocate_device_at_on(
+    device: i32,
+    size: usize,
+    stream: *mut CUstream_st,
+    out: *mut *mut c_void,
+) -> memmgr_status {
+    call(|| {
+        // SAFETY: the pointer may be written, says the caller.
+        unsafe { put(out, std::ptr::null_mut())? };
+        // SAFETY: the stream is alive during the call, says the caller.
+        let known = unsafe { streams::raw_on(device, stream)? };
+        let block = on_stream!(known, stream => mm().allocate_device_on(size, stream))?;
+        // SAFETY: as above.
+        unsafe { put(out, block) }
+    })
+}
+
+/// As `memmgr_free_device_on`; the default stream is that of `device`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memmgr_free_device_at_on(
+    device: i32,
+    ptr: *mut c_void,
+    stream: *mut CUstream_st,
+) -> memmgr_status {
+    call(|| {
+        // SAFETY: the stream is alive during the call, says the caller.
+        let known = unsafe { streams::raw_on(device, stream)? };
+        // SAFETY: nobody but work of the stream uses the memory afterwards, says the caller.
+        on_stream!(known, stream => unsafe {
+            mm().free_device_on(ptr, stream)
+        })?;
+        Ok(())
+    })
+}
+
 /// As `memmgr_allocate_device_on`, on a registered stream: no CUDA call where the pool has the memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memmgr_allocate_device_on_registered(

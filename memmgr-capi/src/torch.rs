@@ -1,5 +1,5 @@
 //! The entry points for PyTorch. What they do is in `cpp/torch.cpp`, since it throws C++ exceptions and takes C++ objects; these
-//! pass through. The rest is what that file calls.
+//! pass through. The rest is what that file needs besides.
 
 use std::ffi::c_void;
 
@@ -7,8 +7,7 @@ use manager::MemoryManager;
 
 use crate::{
     CUstream_st,
-    status::{Failure, call, memmgr_status, put},
-    streams::{self, on_stream},
+    status::{Failure, call, memmgr_status},
 };
 
 /// Of PyTorch's private pools: `c10::cuda::MempoolId_t`.
@@ -129,43 +128,6 @@ pub unsafe extern "C-unwind" fn memmgr_torch_end_allocate_to_pool(
 pub unsafe extern "C-unwind" fn memmgr_torch_release_pool(device: i32, pool: memmgr_torch_pool_id) {
     // SAFETY: the arguments are passed on.
     unsafe { memmgr_cpp_release_pool(device, pool) }
-}
-
-/// Memory in the order of a raw stream; the default stream is that of `device`. As `memmgr_allocate_device_on` otherwise.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn memmgr_allocate_device_at_on(
-    device: i32,
-    size: usize,
-    stream: *mut CUstream_st,
-    out: *mut *mut c_void,
-) -> memmgr_status {
-    call(|| {
-        // SAFETY: the pointer may be written, says the caller.
-        unsafe { put(out, std::ptr::null_mut())? };
-        // SAFETY: the stream is alive during the call, says the caller.
-        let known = unsafe { streams::raw_on(device, stream)? };
-        let block = on_stream!(known, stream => MemoryManager::instance().allocate_device_on(size, stream))?;
-        // SAFETY: as above.
-        unsafe { put(out, block) }
-    })
-}
-
-/// As `memmgr_free_device_on`; the default stream is that of `device`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn memmgr_free_device_at_on(
-    device: i32,
-    ptr: *mut c_void,
-    stream: *mut CUstream_st,
-) -> memmgr_status {
-    call(|| {
-        // SAFETY: the stream is alive during the call, says the caller.
-        let known = unsafe { streams::raw_on(device, stream)? };
-        // SAFETY: nobody but work of the stream uses the memory afterwards, says the caller.
-        on_stream!(known, stream => unsafe {
-            MemoryManager::instance().free_device_on(ptr, stream)
-        })?;
-        Ok(())
-    })
 }
 
 /// Waits until nothing runs on a device any more (`cudaDeviceSynchronize`).

@@ -1,7 +1,7 @@
 //! `cargo xtask gpu-bundle`: the tests and programs for a machine with a GPU and without Rust.
 
 use crate::{
-    facts,
+    capi, facts,
     shell::{Result, cargo, cargo_messages, has, root, run_quietly, say, shown},
     toolchain,
 };
@@ -54,6 +54,8 @@ pub fn run(arguments: &Arguments) -> Result {
         "-p",
         "memmgr-tests",
         "--no-default-features",
+        "--features",
+        "cudarc",
         "--no-run",
     ])?;
     // The one test of cuda-sys that asks a device: whether its structs are as large as the runtime believes.
@@ -103,6 +105,11 @@ pub fn run(arguments: &Arguments) -> Result {
     if facts.is_empty() {
         say("gpu-bundle: the programs of `cargo xtask facts` are not there: left out");
     }
+    say("gpu-bundle: building libmemmgr and its programs");
+    for file in capi::for_a_gpu(&out.join("clients"), &root().join("target/gpu"))? {
+        refuse_simulator("libmemmgr", &file)?;
+    }
+    copy_folder(&root().join("python"), &out.join("clients/python"))?;
     let traces = root().join("tests/data/traces");
     if traces.is_dir() {
         copy_folder(&traces, &out.join("traces"))?;

@@ -216,6 +216,51 @@ pub fn check() -> Result {
     exported_names(&cuda.folder())
 }
 
+/// For the bundle: the library for GPUs, and the test programs, which hold a CUDA runtime of their own. What holds CUDA.
+pub fn for_a_gpu(out: &Path, folder: &Path) -> Result<Vec<PathBuf>> {
+    let cuda = &toolchain::CUDA[0];
+    let toolkit = cuda.folder().join("nvidia/cu13");
+    fs::create_dir_all(out).map_err(|e| format!("{}: {e}", shown(out)))?;
+    let mut build = cargo([
+        "rustc",
+        "--quiet",
+        "--release",
+        "-p",
+        "memmgr-capi",
+        "--lib",
+    ]);
+    build
+        .args(["--crate-type", "cdylib", "--target-dir"])
+        .arg(folder);
+    let built = shell::library(build.env("CUDA_PATH", cuda.folder()), "memmgr", ".so")?;
+    let library = out.join("libmemmgr.so.0");
+    copy(&built, &library)?;
+    if shell::has("strip") {
+        run_quietly(Command::new("strip").arg(&library))?;
+    }
+    let sources = root().join("memmgr-capi");
+    let mut made = vec![library.clone()];
+    for (source, compiler, standard) in [
+        ("calls.c", "cc", "-std=c11"),
+        ("reference.cpp", "c++", "-std=c++17"),
+    ] {
+        let program = out.join(source.split('.').next().unwrap_or(source));
+        run_quietly(
+            Command::new(compiler)
+                .args([standard, "-O2", "-I"])
+                .arg(sources.join("include"))
+                .arg(format!("-isystem{}", toolkit.join("include").display()))
+                .arg(sources.join("tests/programs").join(source))
+                .arg(&library)
+                .arg(toolkit.join("lib/libcudart_static.a"))
+                .args(["-Wl,-rpath,$ORIGIN", "-s", "-pthread", "-ldl", "-lrt", "-o"])
+                .arg(&program),
+        )?;
+        made.push(program);
+    }
+    Ok(made)
+}
+
 /// Compiles and links the test program as pkg-config says; the program.
 fn program(prefix: &Path, statically: bool) -> Result<PathBuf> {
     let program = prefix.join(if statically { "static" } else { "shared" });

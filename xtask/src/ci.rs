@@ -306,7 +306,13 @@ fn clippy_static() -> Result {
     let toolkit = toolkit()?;
     clippy(&REAL, Some(&toolkit))?;
     clippy(
-        &["-p", "memmgr-tests", "--no-default-features"],
+        &[
+            "-p",
+            "memmgr-tests",
+            "--no-default-features",
+            "--features",
+            "cudarc",
+        ],
         Some(&toolkit),
     )
 }

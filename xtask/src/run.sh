@@ -57,6 +57,10 @@ if [ ${#packed[@]} -gt 0 ]; then
     done
 fi
 
+# The test beside cudarc compiles a kernel with NVRTC, which may come with Python packages alone.
+nvrtc=$(ls -d /usr/local/cuda/lib64 /opt/*/.venv/lib/python3*/site-packages/nvidia/*/lib 2>/dev/null | tr '\n' ':')
+export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$nvrtc
+
 step info "$here/bin/memmgr" info
 for test in "$tests"/*; do
     name=$(basename "$test")
@@ -72,6 +76,18 @@ done
 # For the table in docs/conformance.md: cargo xtask conformance --gpu $OUT/table.txt
 if [ -e "$tests/conformance" ]; then
     step table env MEMMGR_TABLE=1 "$tests/conformance" table --exact --nocapture
+fi
+# Programs in C, C++ and Python on libmemmgr.
+clients=$here/clients
+export MEMMGR_LIBRARY=$clients/libmemmgr.so.0
+for program in calls reference; do step "client-$program" "$clients/$program"; done
+if python3 -c 'import torch' 2>/dev/null; then
+    step client-torch-streams python3 "$clients/python/tests/torch_streams.py"
+    step client-torch-mempool python3 "$clients/python/tests/torch_mempool.py"
+    step client-torch-train python3 "$clients/python/tests/train.py"
+fi
+if python3 -c 'import cupy' 2>/dev/null; then
+    step client-cupy python3 "$clients/python/tests/cupy_streams.py"
 fi
 step demo "$here/bin/memmgr" demo
 for trace in "$here"/traces/*.csv.gz; do

@@ -123,9 +123,9 @@ static void what_is_refused(void) {
     CHECK(memmgr_stream_release(second) == MEMMGR_OK);
 
     CHECK(memmgr_set_out_of_memory_hook(hook, &asked) == MEMMGR_OK);
-    CHECK(memmgr_set_device_pool_limit(SIZE_MAX) == MEMMGR_OK);
+    CHECK(memmgr_set_device_pool_limit((size_t)18 << 30) == MEMMGR_OK);
     /* What can never fit is not asked about. */
-    CHECK(memmgr_allocate_device((size_t)1 << 46, &block) == MEMMGR_OUT_OF_MEMORY && block == NULL);
+    CHECK(memmgr_allocate_device((size_t)1 << 46, &block) == MEMMGR_LIMIT_EXCEEDED && block == NULL);
     CHECK(asked == 0 && memmgr_last_cuda_error() == 2);
     void *most = NULL;
     CHECK(memmgr_allocate_device((size_t)16 << 30, &most) == MEMMGR_OK);

@@ -26,8 +26,8 @@ use std::{
     sync::{Arc, PoisonError, Weak},
 };
 
-/// Streams by device and the driver's id.
-type Registry = BTreeMap<(i32, u64), Weak<StreamCore>>;
+/// Streams by the driver's id, which only default streams of several devices share, and device.
+type Registry = BTreeMap<(u64, i32), Weak<StreamCore>>;
 /// Every stream with a live handle.
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry::new());
 static NEXT_UID: AtomicU64 = AtomicU64::new(1);
@@ -438,7 +438,7 @@ impl StreamCore {
         }
         {
             let mut registry = lock(&REGISTRY);
-            let key = (self.device, self.id);
+            let key = (self.id, self.device);
             if registry
                 .get(&key)
                 .is_some_and(|entry| std::ptr::eq(entry.as_ptr(), Arc::as_ptr(self)))
@@ -627,6 +627,27 @@ impl Handle {
             .with_device(|| unsafe { cuda::stream_query(self.raw()) })
     }
 
+    /// A handle to a stream that somebody has one to already, other than the default streams: found by its id alone.
+    ///
+    /// # Safety
+    /// The raw handle is alive.
+    pub(super) unsafe fn of_registered(raw: RawStream, owned: bool) -> Result<Option<Self>> {
+        // SAFETY: as this function demands.
+        let id = unsafe { cuda::stream_id(raw)? };
+        let registry = lock(&REGISTRY);
+        let known = registry
+            .range((id, i32::MIN)..=(id, i32::MAX))
+            .find_map(|(_, core)| {
+                let core = core.upgrade()?;
+                let is_own = matches!(core.kind, StreamKind::Blocking | StreamKind::NonBlocking);
+                is_own.then(|| core.add_user())?
+            });
+        if let Some(handle) = &known {
+            handle.core.owned.fetch_or(owned, Ordering::AcqRel);
+        }
+        Ok(known)
+    }
+
     /// Registers a raw handle; an existing state of the same stream is shared.
     ///
     /// # Safety
@@ -646,7 +667,7 @@ impl Handle {
         };
         let mut registry = lock(&REGISTRY);
         if let Some(handle) = registry
-            .get(&(device, id))
+            .get(&(id, device))
             .and_then(Weak::upgrade)
             .and_then(|core| core.add_user())
         {
@@ -672,7 +693,7 @@ impl Handle {
             end: Mutex::new(End::NotYet),
             ended: Condvar::new(),
         });
-        registry.insert((device, id), Arc::downgrade(&core));
+        registry.insert((id, device), Arc::downgrade(&core));
         let handle = Self { core, weight: USER };
         if kind == StreamKind::Legacy {
             // CUDA never ends it, and whoever makes a handle anew means the same stream: a user for good.

@@ -176,6 +176,10 @@ impl Stream {
         // SAFETY: the handle is alive, says the caller.
         unsafe { refuse_capture(raw)? };
         // SAFETY: as above.
+        if let Some(handle) = unsafe { Handle::of_registered(raw, owned)? } {
+            return Ok(Self { handle });
+        }
+        // SAFETY: as above.
         let (device, flags) = unsafe { (cuda::stream_device(raw)?, cuda::stream_flags(raw)?) };
         let kind = if flags & sys::cudaStreamNonBlocking != 0 {
             StreamKind::NonBlocking

@@ -181,3 +181,26 @@ fn a_block_that_outlives_a_shutdown_does_not_make_every_later_request_slow() {
     mm.shutdown().unwrap();
     assert_eq!(mm.stats().device[0].best_fit.reserved, 0);
 }
+
+/// Whoever has only the raw handle asks whether it is captured and what its id is, as long as somebody else has a handle of it.
+#[test]
+fn a_raw_handle_of_a_stream_that_is_known_costs_two_queries_a_call() {
+    let mm = manager();
+    let stream = Stream::new().unwrap();
+    let pair = || {
+        // SAFETY: the stream outlives the handle.
+        let borrowed = unsafe { Stream::borrow_raw(stream.as_raw()) }.unwrap();
+        assert_eq!(borrowed.id(), stream.id());
+        let block = mm.allocate_device_on(64 * KIB, &borrowed).unwrap();
+        drop(borrowed);
+        // SAFETY: the stream outlives the handle.
+        let borrowed = unsafe { Stream::borrow_raw(stream.as_raw()) }.unwrap();
+        // SAFETY: nobody uses the block.
+        unsafe { mm.free_device_on(block, &borrowed).unwrap() };
+    };
+    pair();
+    let ((), calls) = rig::calls_of(|| (0..100).for_each(|_| pair()));
+    assert_eq!(calls, 100 * 2 * 2);
+    drop(stream);
+    mm.shutdown().unwrap();
+}
