@@ -321,7 +321,7 @@ impl Fence {
 
     /// Makes all work submitted to the stream of `handle` from now on wait for this fence.
     pub fn wait_on_stream(&self, handle: &Handle) -> Result<()> {
-        if self.is_done() || Arc::ptr_eq(&self.core, handle.core()) {
+        if self.is_done() || self.core.is_same(handle.core()) {
             return Ok(());
         }
         process::gate()?;

@@ -624,12 +624,11 @@ fn freed_by(
         FreeOn::Core(core) => Some(core),
         FreeOn::Allocating => allocated_on,
     };
-    let is_same = |a: &Arc<StreamCore>, b: &Arc<StreamCore>| Arc::ptr_eq(a, b);
     let pending = uses.iter().any(|used| {
-        !used.fence.is_done() && !core.is_some_and(|core| is_same(core, used.fence.core()))
+        !used.fence.is_done() && !core.is_some_and(|core| core.is_same(used.fence.core()))
     });
     let follows = match (core, allocated_on) {
-        (Some(core), Some(stream)) => is_same(core, stream),
+        (Some(core), Some(stream)) => core.is_same(stream),
         (_, None) => !inherited,
         (None, Some(_)) => false,
     };

@@ -393,8 +393,7 @@ impl Native {
             && !handle.is_out_of_bounds()
         {
             let mine = |core: &Arc<StreamCore>| {
-                Arc::ptr_eq(core, handle.core())
-                    || planted::is_made(Mistake::AsyncFreesIgnoreOthers)
+                core.is_same(handle.core()) || planted::is_made(Mistake::AsyncFreesIgnoreOthers)
             };
             if block.users.stream.as_ref().is_none_or(mine)
                 && uses.iter().all(|fence| mine(fence.core()))
@@ -429,7 +428,7 @@ impl Native {
             .users
             .stream
             .as_ref()
-            .filter(|core| !handle.is_some_and(|handle| Arc::ptr_eq(handle.core(), core)));
+            .filter(|core| !handle.is_some_and(|handle| handle.core().is_same(core)));
         if let Some(core) = allocated_elsewhere {
             // The allocation itself is a point of its stream that the free must follow.
             marks.push(Fence::open(core.clone()));

@@ -54,8 +54,7 @@ impl Entry {
         }
         let mut left = self.marks.iter().filter(|mark| !mark.is_done());
         let first = left.next()?.core();
-        left.all(|mark| Arc::ptr_eq(mark.core(), first))
-            .then_some(first)
+        left.all(|mark| mark.core().is_same(first)).then_some(first)
     }
 }
 
@@ -211,6 +210,9 @@ impl Order {
 
     #[cold]
     fn new_place(&mut self, core: &Arc<StreamCore>) -> Place {
+        if let Some(place) = self.take_over(core) {
+            return place;
+        }
         let class = self.vacant_classes.pop().unwrap_or_else(|| {
             // 0 is idle and 1 shared.
             self.next_class = self.next_class.max(SHARED.0) + 1;
@@ -235,6 +237,31 @@ impl Order {
         self.tell();
         core.set_place(self.uid, place);
         Place(place)
+    }
+
+    /// The place of the same stream under another handle: that one is gone, or this one is. The driver's ids are never given twice,
+    /// so what was freed in the order of the former may be used in that of the latter.
+    fn take_over(&mut self, core: &Arc<StreamCore>) -> Option<Place> {
+        let is_same = |slot: &Slot| slot.core.is_same(core);
+        let place = (self.slots.iter()).position(|slot| slot.as_ref().is_some_and(is_same))?;
+        let slot = self.slots.get_mut(place)?.as_mut()?;
+        if !slot.core.is_retired() {
+            return Some(Place(u32::try_from(place).ok()?));
+        }
+        let former = std::mem::replace(&mut slot.core, core.clone());
+        let epoch = slot.epoch.take().map(|(fence, _)| fence);
+        let wanted = std::mem::take(&mut slot.wanted);
+        let place = u32::try_from(place).ok()?;
+        self.wanted = self.wanted.saturating_sub(wanted.len());
+        self.places.remove(&former.uid);
+        self.places.insert(core.uid, place);
+        // Whose end is recorded.
+        for fence in epoch.iter().chain(&wanted) {
+            self.enqueue(fence);
+        }
+        self.tell();
+        core.set_place(self.uid, place);
+        Some(Place(place))
     }
 
     /// The stream at a place.
@@ -408,7 +435,7 @@ impl Order {
         }
         let core = first.core().clone();
         let class = if planted::is_made(Mistake::SharedMemoryIsAnybodys)
-            || marks.iter().all(|mark| Arc::ptr_eq(mark.core(), &core))
+            || marks.iter().all(|mark| mark.core().is_same(&core))
         {
             self.class(&core)
         } else {
@@ -443,7 +470,7 @@ impl Order {
         extras: &Extras,
         on: Option<&Arc<StreamCore>>,
     ) -> (Owner, Option<Arc<Fence>>) {
-        let follows = |core: &Arc<StreamCore>| on.is_some_and(|on| Arc::ptr_eq(on, core));
+        let follows = |core: &Arc<StreamCore>| on.is_some_and(|on| on.is_same(core));
         let mut marks: Vec<Arc<Fence>> = Vec::new();
         // A stream follows its own marks, and those that the block was taken under if it was taken for this stream.
         if !self.core(live.stream()).is_some_and(follows) {
@@ -636,7 +663,7 @@ impl Order {
             .filter_map(|id| self.entry(id))
             .flat_map(|entry| entry.marks.iter())
             .filter(|mark| {
-                !mark.is_done() && !besides.is_some_and(|core| Arc::ptr_eq(core, mark.core()))
+                !mark.is_done() && !besides.is_some_and(|core| core.is_same(mark.core()))
             })
             .cloned()
             .collect();
@@ -658,7 +685,7 @@ impl Order {
         };
         let mut rank = 0u32;
         for mark in entry.marks.iter().filter(|mark| !mark.is_done()) {
-            if by.is_some_and(|core| Arc::ptr_eq(core, mark.core())) {
+            if by.is_some_and(|core| core.is_same(mark.core())) {
                 continue;
             }
             if mark.is_lost() {

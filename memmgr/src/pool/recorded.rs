@@ -125,7 +125,7 @@ pub(super) fn uses_of_others(
     uses.iter()
         .filter(|used| {
             (used.writes || !only_writes)
-                && !Arc::ptr_eq(used.fence.core(), handle.core())
+                && !used.fence.core().is_same(handle.core())
                 && used.span.overlaps(span)
                 && !used.fence.is_done()
         })
@@ -194,7 +194,7 @@ impl Users {
     pub fn before_use(&self, span: Span, handle: &Handle, writes: bool) -> Vec<Arc<Fence>> {
         let mut fences = uses_of_others(&self.uses, span, !writes, handle);
         if let Some(core) = &self.stream
-            && !Arc::ptr_eq(core, handle.core())
+            && !core.is_same(handle.core())
             && !self.followers.contains(&handle.core().uid)
             && !planted::is_made(Mistake::AllocationsAreNotFollowed)
         {

@@ -169,7 +169,7 @@ impl Pool {
         let mut fences = uses_of_others(&extras.of(live).uses, block.span, !writes, handle);
         let allocated_here = order
             .core(live.stream())
-            .is_some_and(|stream| Arc::ptr_eq(stream, handle.core()));
+            .is_some_and(|stream| stream.is_same(handle.core()));
         if allocated_here {
             return fences;
         }

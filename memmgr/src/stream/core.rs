@@ -142,6 +142,16 @@ impl StreamCore {
         self.kind
     }
 
+    /// Whether both are states of one stream: it is known by the driver's id, which is never given twice, whatever handles came
+    /// and went in between.
+    pub fn is_same(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+            || (self.id == other.id
+                && self.device == other.device
+                && !self.is_per_thread()
+                && !other.is_per_thread())
+    }
+
     /// Whether only its own thread can record on it.
     pub fn is_per_thread(&self) -> bool {
         self.kind == StreamKind::PerThread

@@ -360,3 +360,48 @@ fn an_events_answers_agree_with_the_stream() {
     opener.join().unwrap();
     let _ = DeviceAllocatorMode::ALL;
 }
+
+/// Who has only the raw handle makes a handle for each call. What such a call has freed, the next ones may use at once, though the
+/// stream still works: it is the same stream.
+#[test]
+fn memory_freed_by_a_handle_that_is_gone_is_the_streams_own() {
+    let mm = manager();
+    let mut raw = std::ptr::null_mut();
+    // SAFETY: `raw` is a place for one handle.
+    let code =
+        unsafe { cuda_sys::cudaStreamCreateWithFlags(&mut raw, cuda_sys::cudaStreamNonBlocking) };
+    assert_eq!(code.0, 0);
+    let raw = raw.cast::<std::ffi::c_void>();
+    // SAFETY: the stream is destroyed at the end, when all handles are gone.
+    let handle = || unsafe { Stream::borrow_raw(raw) }.unwrap();
+    let first = mm.allocate_device_on(16 * MIB, &handle()).unwrap();
+    let gate = Gate::new();
+    stall(&handle(), &gate);
+    // SAFETY: the block is ours, and freed in the order of the only stream that uses it.
+    unsafe {
+        rig::kernel_fill(first, 1, 16 * MIB, &handle());
+        mm.free_device_on(first, &handle()).unwrap();
+    }
+    for turn in 0..50 {
+        let block = mm.allocate_device_on(16 * MIB, &handle()).unwrap();
+        assert_eq!(block, first, "turn {turn}");
+        // SAFETY: as above.
+        unsafe {
+            rig::kernel_fill(block, turn, 16 * MIB, &handle());
+            mm.free_device_on(block, &handle()).unwrap();
+        }
+    }
+    // Another stream does not get it before the work has finished.
+    let other = Stream::new().unwrap();
+    let theirs = mm.allocate_device_on(16 * MIB, &other).unwrap();
+    assert_ne!(theirs, first);
+    assert_sound(&mm);
+    gate.open();
+    handle().synchronize().unwrap();
+    // SAFETY: nobody uses the block.
+    unsafe { mm.free_device_on(theirs, &other).unwrap() };
+    // SAFETY: the stream is ours, and no handle of it is left.
+    assert_eq!(unsafe { cuda_sys::cudaStreamDestroy(raw.cast()) }.0, 0);
+    assert_sound(&mm);
+    mm.shutdown().unwrap();
+}
