@@ -1,16 +1,17 @@
 //! What managers and guards share: the pools and async modes of each device, and the routing of every request to them.
 
-use super::{LiveBlock, adopted::Adopted, warm_up::Warmer};
+use super::{LiveBlock, adopted::Adopted, rescue::Served, warm_up::Warmer};
 use crate::{
     capture,
     config::Config,
     context,
     cuda::{self, CopyKind},
-    device::{keeping_current, memory_pools_supported, on_device},
-    error::{Error, OutOfMemory, Place, Result},
+    device::{memory_pools_supported, on_device},
+    error::{Error, Place, Result},
     event::Fence,
     foreign,
     mode::DeviceAllocatorMode,
+    out_of_memory::OutOfMemory,
     planted::{self, Mistake},
     pool::{
         Announced, BlockRange, FreeOn, LiveRange, Pool, PoolConfig,
@@ -27,9 +28,6 @@ use crate::{
     },
 };
 use std::{cell::OnceCell, ffi::c_void, sync::Arc};
-
-/// How often the hook of [`MemoryManager::on_out_of_memory`] is asked for one request.
-const HOOK_CALLS: usize = 16;
 
 pub(super) type Hook = Arc<dyn Fn(&OutOfMemory) -> bool + Send + Sync>;
 
@@ -283,14 +281,16 @@ impl Inner {
         self.gate()?;
         // What is given back for this request stays there for it.
         let held = OnceCell::new();
-        let address = self.with_rescue(
-            || self.pinned.allocate(size, None, raw),
-            &self.pinned,
-            || {
-                held.get_or_init(|| self.warmer.hold(&self.pinned));
-                self.pinned.trim()
-            },
-        )?;
+        let trim = || {
+            held.get_or_init(|| self.warmer.hold(&self.pinned));
+            self.pinned.trim()
+        };
+        let served = Served {
+            pool: &self.pinned,
+            native: None,
+            trim: &trim,
+        };
+        let address = self.with_rescue(|| self.pinned.allocate(size, None, raw), served)?;
         drop(held);
         self.warmer.after_allocation(&self.pinned);
         self.observed.tell(|observer| {
@@ -360,7 +360,12 @@ impl Inner {
             None => state.pool.allocate(size, on, raw),
             Some(family) => state.native.allocate(family, size, on, raw),
         };
-        let address = self.with_rescue(allocate, &state.pool, || state.trim())?;
+        let served = Served {
+            pool: &state.pool,
+            native: Some((state, family)),
+            trim: &|| state.trim(),
+        };
+        let address = self.with_rescue(allocate, served)?;
         self.observed.tell(|observer| {
             let by = on.map_or(By::Host, |handle| By::Stream(handle.core().id()));
             observer.on_allocate(Place::Device(ordinal), address..address + size, by);
@@ -375,73 +380,6 @@ impl Inner {
             keeper.keep(self, home, BlockRange::all(address), true);
         }
         Ok((address, home))
-    }
-
-    /// Tries a request. When memory has run out: gives idle memory back, waits for what is pending, asks the hook, each
-    /// time trying again.
-    #[inline]
-    pub(super) fn with_rescue(
-        &self,
-        allocate: impl Fn() -> Result<usize>,
-        pool: &Pool,
-        trim: impl Fn() -> Result<usize>,
-    ) -> Result<usize> {
-        match allocate() {
-            Err(Error::OutOfMemory(refusal)) => self.rescue(refusal, &allocate, pool, &trim),
-            other => other,
-        }
-    }
-
-    /// A request has found no memory.
-    #[cold]
-    fn rescue(
-        &self,
-        mut refusal: Box<OutOfMemory>,
-        allocate: &dyn Fn() -> Result<usize>,
-        pool: &Pool,
-        trim: &dyn Fn() -> Result<usize>,
-    ) -> Result<usize> {
-        // First what is idle; only then wait for work that may have nothing to do with this request.
-        for waits in [false, true] {
-            if !refusal.can_ever_fit()
-                || (waits && pool.stats().pending == 0 && self.adopted.leaving() == 0)
-            {
-                break;
-            }
-            if waits && let Err(error) = pool.wait_for_pending() {
-                tracing::debug!(%error, "some memory stays pending");
-            }
-            if waits {
-                self.adopted.release();
-            }
-            if trim()? == 0 && !waits {
-                continue;
-            }
-            match allocate() {
-                Err(Error::OutOfMemory(again)) => refusal = again,
-                other => return other,
-            }
-        }
-        // Nothing that a hook frees would make room for what can never fit.
-        let hook = lock(&self.hook).clone().filter(|_| refusal.can_ever_fit());
-        for _ in 0..HOOK_CALLS {
-            let Some(hook) = &hook else { break };
-            let asked = foreign::report("the hook", || keeping_current(|| hook(&refusal)));
-            if !asked.unwrap_or(false) {
-                break;
-            }
-            match allocate() {
-                Err(Error::OutOfMemory(again)) => refusal = again,
-                other => return other,
-            }
-        }
-        if refusal.can_ever_fit() && pool.waits_for_a_capture() {
-            return Err(capture::refusal(
-                &format!("{refusal}. Part of it was freed on a stream, which nobody can ask"),
-                "allocate before the capture begins, or after it has ended",
-            ));
-        }
-        Err(Error::OutOfMemory(refusal))
     }
 
     /// Frees a block of an own pool, if nothing else has to be looked at.

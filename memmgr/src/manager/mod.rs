@@ -2,6 +2,7 @@
 
 pub(crate) mod adopted;
 mod inner;
+mod rescue;
 mod warm_up;
 
 pub(crate) use inner::{Home, Inner};
@@ -12,9 +13,10 @@ use crate::{
     context,
     cuda::{self, CopyKind, Rows},
     device::on_device,
-    error::{Error, OutOfMemory, Place, Result},
+    error::{Error, Place, Result},
     event::Fence,
     mode::DeviceAllocatorMode,
+    out_of_memory::OutOfMemory,
     pool::{
         FreeOn, Pool, PoolConfig,
         native::Family,

@@ -2,6 +2,7 @@
 //!
 //! Every function here takes the lock for short steps and makes its CUDA calls between them.
 
+mod settle;
 mod warm_up;
 
 use super::{GRANULE, Pool, State, best_fit, observer::SegmentChange, segment};

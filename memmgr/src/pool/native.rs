@@ -14,9 +14,10 @@ use crate::{
     context,
     cuda::{self, PoolAttr, RawPool},
     device::on_device,
-    error::{Error, OutOfMemory, Place, Result},
+    error::{Error, Place, Result},
     event::Fence,
     mode::DeviceAllocatorMode,
+    out_of_memory::{Holder, Holders, OutOfMemory},
     planted::{self, Mistake},
     process,
     stats::{NativePoolUsage, PoolStats},
@@ -276,25 +277,65 @@ impl Native {
         if on_device(self.device, cuda::mem_get_info)?.1 < size {
             return Err(self.refusal(family, size));
         }
-        // The driver gives memory to others only once the host has seen that it is free.
-        let freed_on = std::mem::take(&mut lock(&self.state).freed_on);
-        for fence in freed_on.into_values() {
-            if let Err(error) = fence.wait_on_host() {
-                tracing::debug!(%error, "some frees cannot be waited for");
+        // The driver gives memory to others only once the host has seen that it is free: of one stream after the other, so
+        // that a request waits for no more than it must; at last of those that free and ask.
+        for last in [false, true] {
+            while last || self.settle_one() {
+                if last {
+                    if let Some(stream) = self.freeing.get() {
+                        stream.synchronize()?;
+                    }
+                    handle.synchronize()?;
+                }
+                if let Err(error) = self.trim(family) {
+                    tracing::debug!(%error, "a memory pool could not be trimmed");
+                }
+                match self.submit_allocation(family, size, handle) {
+                    Err(Error::Cuda {
+                        code: cuda::OUT_OF_MEMORY,
+                        ..
+                    }) => {}
+                    other => return other,
+                }
+                if last {
+                    break;
+                }
             }
         }
-        if let Some(stream) = self.freeing.get() {
-            stream.synchronize()?;
+        Err(self.refusal(family, size))
+    }
+
+    /// Waits until the frees of one more stream have been seen, those first that have finished; false if there is none.
+    pub fn settle_one(&self) -> bool {
+        let mut freed_on = std::mem::take(&mut lock(&self.state).freed_on);
+        if freed_on.is_empty() {
+            return false;
         }
-        handle.synchronize()?;
-        self.trim(family)?;
-        match self.submit_allocation(family, size, handle) {
-            Err(Error::Cuda {
-                code: cuda::OUT_OF_MEMORY,
-                ..
-            }) => Err(self.refusal(family, size)),
-            other => other,
+        let waiting = freed_on.len();
+        freed_on.retain(|_, fence| !fence.query().unwrap_or(false));
+        if freed_on.len() == waiting
+            && let Some((_, fence)) = freed_on.pop_first()
+            && let Err(error) = fence.wait_on_host()
+        {
+            tracing::debug!(%error, "some frees cannot be waited for");
         }
+        let mut state = lock(&self.state);
+        // What was freed meanwhile is later.
+        for (uid, fence) in freed_on {
+            state.freed_on.entry(uid).or_insert(fence);
+        }
+        true
+    }
+
+    /// Who holds what is in use in a family.
+    pub fn holders(&self, family: Family) -> Holders {
+        let state = lock(&self.state);
+        let live = (state.blocks.iter()).filter(|(_, block)| block.family == family);
+        Holders::of(live.map(|(address, block)| Holder {
+            size: block.requested,
+            address: *address,
+            stream: block.users.stream.as_ref().map(|core| core.id()),
+        }))
     }
 
     fn refusal(&self, family: Family, size: usize) -> Error {
@@ -308,10 +349,12 @@ impl Native {
             idle: usage.reserved.saturating_sub(usage.used),
             pending: 0,
             largest_idle: None,
+            free_pieces: 0,
             initial: false,
             device_free: Some(free),
             limit: None,
             capacity: total,
+            holders: Holders::default(),
         }))
     }
 
