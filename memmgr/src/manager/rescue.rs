@@ -83,8 +83,8 @@ impl Inner {
         Err(Error::OutOfMemory(refusal))
     }
 
-    /// Gives back what is idle and tries again; then waits, each time for the least that may help: the work behind one
-    /// segment, the frees of one stream in the async modes, adopted memory that is on its way back.
+    /// Gives back what is idle and tries again; then waits, each time for the least that may help: the streams behind
+    /// some segments, the frees of one stream in the async modes, adopted memory that is on its way back.
     fn relieve(
         &self,
         mut refusal: Box<OutOfMemory>,
@@ -95,7 +95,7 @@ impl Inner {
         loop {
             let (released, failed) = match step {
                 Step::Trim => (served.released(), false),
-                Step::Segment => match served.pool.settle_segment(&refusal) {
+                Step::Segment => match served.pool.settle_segments(&refusal) {
                     Ok(true) => (served.released(), false),
                     Ok(false) => (0, false),
                     Err(error) => {
