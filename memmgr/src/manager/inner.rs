@@ -1,6 +1,6 @@
 //! What managers and guards share: the pools and async modes of each device, and the routing of every request to them.
 
-use super::{LiveBlock, adopted::Adopted, rescue::Served, warm_up::Warmer};
+use super::{LiveBlock, adopted::Adopted, release::Releaser, rescue::Served, warm_up::Warmer};
 use crate::{
     capture,
     config::Config,
@@ -36,6 +36,8 @@ pub(crate) struct Inner {
     pub(super) pinned: Arc<Pool>,
     /// Keeps some of it idle.
     pub(super) warmer: Warmer,
+    /// Gives back what has been idle for a while.
+    pub(super) releaser: Releaser,
     pub(super) devices: OnceLock<Box<[OnceLock<DeviceState>]>>,
     pub(super) mode: AtomicU8,
     pub(super) config: Mutex<Config>,
@@ -143,11 +145,12 @@ impl DeviceState {
         Ok(*self.pools_supported.get_or_init(|| supported))
     }
 
-    pub(super) fn trim(&self) -> Result<usize> {
-        let mut total = self.pool.trim();
+    /// Gives idle memory back until each pool holds at most `target` bytes.
+    pub(super) fn trim_to(&self, target: usize) -> Result<usize> {
+        let mut total = self.pool.trim_to(target);
         if self.native.is_used() {
-            total = sum(total, self.native.trim(Family::Current));
-            total = sum(total, self.native.trim(Family::Own));
+            total = sum(total, self.native.trim_to(Family::Current, target));
+            total = sum(total, self.native.trim_to(Family::Own, target));
         }
         total
     }
@@ -209,12 +212,13 @@ impl Inner {
                     PoolConfig {
                         initial: config.device_pool_size,
                         limit: config.device_pool_limit,
+                        limit_share: config.device_pool_limit_share,
                         growth: config.device_growth,
                         reuse: config.reuse,
                     },
                     self.observed.clone(),
                 ),
-                native: Native::new(ordinal, config.device_pool_size),
+                native: Native::new(ordinal, config.device_pool_size, config.release_threshold),
                 pools_supported: OnceLock::new(),
             }
         }))
@@ -283,7 +287,7 @@ impl Inner {
         let held = OnceCell::new();
         let trim = || {
             held.get_or_init(|| self.warmer.hold(&self.pinned));
-            self.pinned.trim()
+            self.pinned.trim_to(0)
         };
         let served = Served {
             pool: &self.pinned,
@@ -293,16 +297,17 @@ impl Inner {
         let address = self.with_rescue(|| self.pinned.allocate(size, None, raw), served)?;
         drop(held);
         self.warmer.after_allocation(&self.pinned);
+        self.releaser.after_growth();
         self.observed.tell(|observer| {
             observer.on_allocate(Place::Pinned, address..address + size, By::Host)
         });
         Ok(address)
     }
 
-    /// Gives idle pinned memory back; nobody reserves it again meanwhile.
-    pub(super) fn trim_pinned(&self) -> Result<usize> {
+    /// Gives idle pinned memory back, as far as more than `target` bytes are held; nobody reserves it again meanwhile.
+    pub(super) fn trim_pinned_to(&self, target: usize) -> Result<usize> {
         let _held = self.warmer.hold(&self.pinned);
-        self.pinned.trim()
+        self.pinned.trim_to(target)
     }
 
     /// Device memory of the own pool, if it needs no look at anything else: the pool serves it from one span at once, and
@@ -363,9 +368,10 @@ impl Inner {
         let served = Served {
             pool: &state.pool,
             native: Some((state, family)),
-            trim: &|| state.trim(),
+            trim: &|| state.trim_to(0),
         };
         let address = self.with_rescue(allocate, served)?;
+        self.releaser.after_growth();
         self.observed.tell(|observer| {
             let by = on.map_or(By::Host, |handle| By::Stream(handle.core().id()));
             observer.on_allocate(Place::Device(ordinal), address..address + size, by);

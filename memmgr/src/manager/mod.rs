@@ -2,6 +2,7 @@
 
 pub(crate) mod adopted;
 mod inner;
+mod release;
 mod rescue;
 mod warm_up;
 
@@ -34,6 +35,7 @@ use crate::{
 };
 use inner::{Hook, Memory, Touched, sum};
 use lazy_static::lazy_static;
+use release::Releaser;
 use std::{ffi::c_void, fmt, sync::Arc};
 use warm_up::Warmer;
 
@@ -129,14 +131,16 @@ impl MemoryManager {
         let pinned = PoolConfig {
             initial: config.pinned_pool_size,
             limit: config.pinned_pool_limit,
+            limit_share: None,
             growth: config.pinned_growth,
             reuse: config.reuse,
         };
         let observed = Observed::default();
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new_cyclic(|inner| Inner {
                 pinned: Arc::new(Pool::new(Source::Pinned, pinned, observed.clone())),
                 warmer: Warmer::new(config.pinned_warm_up),
+                releaser: Releaser::new(&config, inner.clone()),
                 devices: OnceLock::new(),
                 mode: AtomicU8::new(config.mode.index()),
                 config: Mutex::new(config),
@@ -559,12 +563,15 @@ impl MemoryManager {
         self.inner.warmer.after_limit(&self.inner.pinned);
     }
 
-    /// Sets the most that each device's own pool may hold, in bytes; what it holds beyond stays until it is trimmed.
+    /// Sets the most that each device's own pool may hold, in bytes, in place of [`Config::device_pool_limit_share`] too; what it holds beyond stays until it is trimmed.
     pub fn set_device_pool_limit(&self, limit: Option<usize>) {
         if process::is_forked() {
             return;
         }
-        lock(&self.inner.config).device_pool_limit = limit;
+        {
+            let mut config = lock(&self.inner.config);
+            (config.device_pool_limit, config.device_pool_limit_share) = (limit, None);
+        }
         for state in self.inner.states() {
             state.pool.set_limit(limit);
         }
@@ -687,12 +694,23 @@ impl MemoryManager {
     /// What the runtime says; the rest has been given back all the same.
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn trim(&self) -> Result<usize> {
+        self.trim_to(0)
+    }
+
+    /// As [`MemoryManager::trim`], until each pool (pinned; on each device that of every mode) holds at most `target` bytes:
+    /// the bytes really given back. Memory goes back by whole segments, those first that leave the most; a pool whose live
+    /// blocks lie in more than `target` bytes of segments keeps these.
+    ///
+    /// # Errors
+    /// As [`MemoryManager::trim`].
+    #[cfg_attr(feature = "sim", track_caller)]
+    pub fn trim_to(&self, target: usize) -> Result<usize> {
         let _called = checker::called_here();
         context::check_all()?;
         self.inner.adopted.release();
-        let mut total = self.inner.trim_pinned();
+        let mut total = self.inner.trim_pinned_to(target);
         for state in self.inner.states() {
-            total = sum(total, state.trim());
+            total = sum(total, state.trim_to(target));
         }
         total
     }

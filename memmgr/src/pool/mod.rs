@@ -17,6 +17,7 @@ pub(crate) mod segment;
 mod uses;
 
 pub(crate) use live::Freed;
+pub(crate) use miss::{Busy, Seen};
 pub(crate) use recorded::{Span, Use, Users, pending_uses, query_all, record};
 pub(crate) use uses::{BlockRange, check_inside};
 
@@ -47,6 +48,8 @@ pub(crate) use best_fit::GRANULE;
 pub(crate) struct PoolConfig {
     pub initial: usize,
     pub limit: Option<usize>,
+    /// A limit that is a share of all memory of the place, until that is known.
+    pub limit_share: Option<f64>,
     pub growth: usize,
     pub reuse: Reuse,
 }
@@ -309,7 +312,8 @@ impl Pool {
 
     /// Sets the most that the pool may hold; what it holds beyond stays.
     pub fn set_limit(&self, bytes: Option<usize>) {
-        self.state.lock().config.limit = bytes;
+        let config = &mut self.state.lock().config;
+        (config.limit, config.limit_share) = (bytes, None);
     }
 
     /// The figures. Looks at every block.

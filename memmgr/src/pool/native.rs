@@ -102,21 +102,24 @@ pub(crate) struct Native {
     own: OnceLock<RawPool>,
     /// Whether the own pool keeps what is configured.
     sized: AtomicBool,
-    /// How much the own pool keeps when memory is released, in bytes.
+    /// How much the own pool keeps when memory is released, in bytes; 0 means everything, unless there is a threshold.
     keep: Mutex<usize>,
+    /// The configured release threshold.
+    threshold: Option<usize>,
     allocating: OnceLock<Stream>,
     freeing: OnceLock<Stream>,
 }
 
 impl Native {
     /// No blocks; makes no CUDA call.
-    pub fn new(device: i32, keep: usize) -> Self {
+    pub fn new(device: i32, keep: usize, threshold: Option<usize>) -> Self {
         Self {
             device,
             state: Mutex::default(),
             own: OnceLock::new(),
             sized: AtomicBool::new(false),
             keep: Mutex::new(keep),
+            threshold,
             allocating: OnceLock::new(),
             freeing: OnceLock::new(),
         }
@@ -156,7 +159,11 @@ impl Native {
         };
         if !self.is_initialized() {
             let keep = *lock(&self.keep);
-            let threshold = if keep == 0 { u64::MAX } else { keep as u64 };
+            let threshold = match self.threshold {
+                Some(threshold) => threshold.max(keep) as u64,
+                None if keep == 0 => u64::MAX,
+                None => keep as u64,
+            };
             // SAFETY: the pool lives as long as this.
             unsafe {
                 cuda::mem_pool_set(pool, PoolAttr::cudaMemPoolAttrReleaseThreshold, threshold)?
@@ -711,13 +718,18 @@ impl Native {
 
     /// Gives the family's idle memory back to the device; the bytes.
     pub fn trim(&self, family: Family) -> Result<usize> {
+        self.trim_to(family, 0)
+    }
+
+    /// As [`Native::trim`], until at most `target` bytes are held.
+    pub fn trim_to(&self, family: Family, target: usize) -> Result<usize> {
         if family == Family::Own && self.own.get().is_none() {
             return Ok(0);
         }
         let before = self.usage(family)?.reserved;
         let pool = self.pool_of(family)?;
         // SAFETY: as in `usage`.
-        unsafe { cuda::mem_pool_trim(pool, 0)? };
+        unsafe { cuda::mem_pool_trim(pool, target)? };
         Ok(before.saturating_sub(self.usage(family)?.reserved))
     }
 
@@ -766,7 +778,7 @@ impl Drop for Native {
         });
         // In a host function nothing can be given back: a later call does it, by dropping what is left.
         if own.is_some() || !parked.is_empty() {
-            let left = Self::new(self.device, 0);
+            let left = Self::new(self.device, 0, None);
             lock(&left.state).parked = parked;
             if let Some(own) = own {
                 let _ = left.own.set(own);
