@@ -93,8 +93,9 @@ pub struct ReplayOptions {
     ///
     /// So work is in flight when blocks are freed: a fill that takes about that long on an idle GPU, or a
     /// modelled kernel on the simulator. The wall time of both passes, until all work has finished, and
-    /// what is held are shown for the pool, for the pool that waits before it grows (PreferMemory), and
-    /// for one pool per stream, to which the others are compared.
+    /// what is held are shown for the pool, for the pool that waits before it grows (PreferMemory), for
+    /// the pool with a limit of 1.5 x the peak of live bytes, and for one pool per stream, to which the
+    /// others are compared.
     #[arg(long, value_name = "MS", value_parser = lag, allow_negative_numbers = true)]
     pub lag: Option<Duration>,
     /// Find the smallest limit of the pool, of at most so many bytes, with which each trace passes

@@ -20,14 +20,15 @@ use crate::error::{Failure, Result};
 use crate::json::Waste;
 use crate::options::ReplayOptions;
 use crate::progress;
-use crate::table::{Table, counted, mib, wrapped};
+use crate::table::{Table, counted, mib, people, wrapped};
 use crate::trace::Trace;
 
 /// What the columns hold, below the last table.
 const LEGEND: &str = "\
 pool         the default: it grows before it waits for another stream's work
 pool, memory PreferMemory: it waits before it grows
-per stream   a pool for each stream, which never waits for another: the reference
+pool, 1.5 x  the default, with a limit of 1.5 x the peak of live bytes
+per stream   the reference: a pool for each stream, which never waits for others
 pass         wall time until all work has finished; the 1st begins with nothing
 ÷ reference  the time of both passes over that of the reference
 reserved     the most bytes held from the device at one time
@@ -259,7 +260,7 @@ impl OnStreams for PerStream {
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     trace: String,
-    /// As in the table: `pool`, `pool, memory`, `per stream`, `async` or `cuda-pool`.
+    /// As in the table: `pool`, `pool, memory`, `pool, 1.5 x`, `per stream`, `async` or `cuda-pool`.
     allocator: String,
     backend: String,
     streams: usize,
@@ -284,10 +285,14 @@ struct Row {
 #[derive(Clone, Copy, PartialEq)]
 enum Setup {
     Managed(DeviceAllocatorMode, Reuse),
+    /// With a limit of [`MOST`] times the peak of live bytes.
+    Limited,
     PerStream,
 }
 
 const REFERENCE: &str = "per stream";
+/// What a pool with a limit may hold, over the peak of live bytes.
+const MOST: f64 = 1.5;
 
 impl Setup {
     /// For the modes that were asked for.
@@ -297,6 +302,7 @@ impl Setup {
             all.push(Self::Managed(*mode, Reuse::PreferSpeed));
             if *mode == DeviceAllocatorMode::BestFitPool {
                 all.push(Self::Managed(*mode, Reuse::PreferMemory));
+                all.push(Self::Limited);
             }
         }
         all.push(Self::PerStream);
@@ -307,8 +313,20 @@ impl Setup {
         match self {
             Self::Managed(mode, Reuse::PreferSpeed) => mode.to_string(),
             Self::Managed(mode, Reuse::PreferMemory) => format!("{mode}, memory"),
+            Self::Limited => format!("{}, {MOST} x", DeviceAllocatorMode::BestFitPool),
             Self::PerStream => REFERENCE.to_owned(),
         }
+    }
+
+    /// The mode and the settings of one manager.
+    fn config(self, peak_live: u64) -> (DeviceAllocatorMode, Config) {
+        let (mode, reuse) = match self {
+            Self::Managed(mode, reuse) => (mode, reuse),
+            Self::Limited | Self::PerStream => Default::default(),
+        };
+        let limit = (self == Self::Limited).then_some((peak_live as f64 * MOST) as usize);
+        let config = Config::default().mode(mode).reuse(reuse);
+        (mode, config.device_pool_limit(limit))
     }
 
     /// Both passes.
@@ -335,8 +353,9 @@ impl Setup {
             largest_miss_bytes: None,
         };
         match self {
-            Self::Managed(mode, reuse) => {
-                let manager = MemoryManager::new(Config::default().mode(mode).reuse(reuse))?;
+            Self::Managed(..) | Self::Limited => {
+                let (mode, config) = self.config(trace.peak_live);
+                let manager = MemoryManager::new(config)?;
                 if mode == DeviceAllocatorMode::AsyncStreamOrdered {
                     cuda::reset_current_pool(ordinal)?;
                 }
@@ -453,10 +472,11 @@ pub fn run(
 fn print(named: &Named, work: &Work, rows: &[Row], out: &mut impl Write) -> Result<()> {
     let trace = &named.trace;
     let text = format!(
-        "{}: {}, {}, {} ms of work behind each allocation",
+        "{}: {}, {}, peak live {}, {} ms of work behind each allocation",
         named.name,
         counted(trace.events.len(), "event"),
         counted(trace.streams, "stream"),
+        people(trace.peak_live),
         work.length.as_secs_f64() * 1000.0
     );
     writeln!(out, "\n{}", wrapped(&text))?;
@@ -464,8 +484,7 @@ fn print(named: &Named, work: &Work, rows: &[Row], out: &mut impl Write) -> Resu
         "allocator",
         "1st pass\nms",
         "2nd pass\nms",
-        "÷ refe-\nrence",
-        "peak live\nMiB",
+        "÷ refer-\nence",
         "reserved\nMiB",
         "reserved\n÷ live",
         "waits",
@@ -477,7 +496,6 @@ fn print(named: &Named, work: &Work, rows: &[Row], out: &mut impl Write) -> Resu
             format!("{:.1}", row.wall_ms[0]),
             format!("{:.1}", row.wall_ms[1]),
             (row.wall_over_reference).map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.3}")),
-            mib(row.peak_live_bytes),
             mib(row.peak_reserved_bytes),
             format!("{:.3}", row.reserved_over_live),
             row.waits.to_string(),
