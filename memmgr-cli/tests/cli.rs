@@ -263,7 +263,7 @@ fn four_streams() -> File {
 #[test]
 fn a_replay_with_work_in_flight_compares_pools_with_one_pool_per_stream() {
     let (out, trace) = (file("out.json", ""), four_streams());
-    for modelled in ["off", "on"] {
+    for modelled in ["off", "model"] {
         let text = success(
             memmgr()
                 .args(["replay", "--mode", "pool", "--lag", "2", "--json"])
