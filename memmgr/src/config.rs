@@ -16,6 +16,17 @@ pub enum Reuse {
     PreferMemory,
 }
 
+/// How pinned segments are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum PinnedSource {
+    /// Memory of the host, in huge pages where there are such, that is registered with `cudaHostRegister` (the default). Short
+    /// segments, and what cannot be registered, come from `cudaHostAlloc`.
+    #[default]
+    HostRegister,
+    /// `cudaHostAlloc`.
+    HostAlloc,
+}
+
 /// Settings of a [`MemoryManager`](crate::MemoryManager). All sizes are bytes.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -56,6 +67,13 @@ pub struct Config {
     ///   allocation.
     /// - An observer is told of these segments on that thread.
     pub pinned_warm_up: Option<usize>,
+    /// How pinned segments are made: registering takes about half the time of `cudaHostAlloc`, see `memmgr bench
+    /// pinned-growth`. A forked child does not have registered memory.
+    pub pinned_source: PinnedSource,
+    /// Whether a pinned request that finds no memory is served with pageable memory, zeroed when it is made; off by
+    /// default. The log gets a warning. Copies then take longer, and may wait on the host. Later requests may be served from
+    /// there, too: [`MemoryManager::is_pinned`](crate::MemoryManager::is_pinned) tells. A limit still holds.
+    pub pinned_fallback: bool,
     /// How much idle memory each pool may keep; by default all of it, until it is trimmed.
     ///
     /// A thread of the manager's own gives back segments that have been idle for [`Config::release_after`], until the pool
@@ -86,6 +104,8 @@ impl Default for Config {
             device_growth: 32 << 20,
             pinned_growth: 8 << 20,
             pinned_warm_up: None,
+            pinned_source: PinnedSource::default(),
+            pinned_fallback: false,
             release_threshold: None,
             release_after: Duration::from_secs(1),
             mode: DeviceAllocatorMode::default(),
@@ -115,6 +135,10 @@ impl Config {
         pinned_pool_limit: Option<usize>;
         /// Sets [`Config::device_pool_limit`], in bytes.
         device_pool_limit: Option<usize>;
+        /// Sets [`Config::pinned_source`].
+        pinned_source: PinnedSource;
+        /// Sets [`Config::pinned_fallback`].
+        pinned_fallback: bool;
         /// Sets [`Config::release_threshold`], in bytes.
         release_threshold: Option<usize>;
         /// Sets [`Config::release_after`].
@@ -141,7 +165,8 @@ impl Config {
     /// The defaults, overridden by `MEMMGR_PINNED_POOL_SIZE`, `MEMMGR_DEVICE_POOL_SIZE`, `MEMMGR_PINNED_POOL_LIMIT`,
     /// `MEMMGR_DEVICE_POOL_LIMIT`, `MEMMGR_PINNED_WARM_UP`, `MEMMGR_RELEASE_THRESHOLD` (bytes, or with a suffix K, M, G; the
     /// limit of the device pools also as `50%` of the device), `MEMMGR_RELEASE_AFTER` (milliseconds),
-    /// `MEMMGR_DEVICE_ALLOCATOR` (`pool`, `async`, `cuda-pool`) and `MEMMGR_REUSE` (`speed`, `memory`).
+    /// `MEMMGR_PINNED_SOURCE` (`register`, `alloc`), `MEMMGR_PINNED_FALLBACK` (`on`, `off`), `MEMMGR_DEVICE_ALLOCATOR` (`pool`,
+    /// `async`, `cuda-pool`) and `MEMMGR_REUSE` (`speed`, `memory`).
     ///
     /// # Errors
     /// [`Error::InvalidSetting`] names the variable whose value cannot be read, or sizes that contradict each other.
@@ -198,6 +223,20 @@ impl Config {
                 "speed" => Reuse::PreferSpeed,
                 "memory" => Reuse::PreferMemory,
                 _ => return Err(bad("MEMMGR_REUSE", &text, "speed or memory")),
+            };
+        }
+        if let Some(text) = lookup("MEMMGR_PINNED_SOURCE") {
+            config.pinned_source = match text.as_str() {
+                "register" => PinnedSource::HostRegister,
+                "alloc" => PinnedSource::HostAlloc,
+                _ => return Err(bad("MEMMGR_PINNED_SOURCE", &text, "register or alloc")),
+            };
+        }
+        if let Some(text) = lookup("MEMMGR_PINNED_FALLBACK") {
+            config.pinned_fallback = match text.as_str() {
+                "on" => true,
+                "off" => false,
+                _ => return Err(bad("MEMMGR_PINNED_FALLBACK", &text, "on or off")),
             };
         }
         config.validate()?;
@@ -306,6 +345,27 @@ mod tests {
         })
         .unwrap();
         assert_eq!(config.mode, DeviceAllocatorMode::CudaAsyncPool);
+    }
+
+    #[test]
+    fn words_are_read_and_others_are_refused_with_the_ones_that_are_meant() {
+        let read = |name: &'static str, text: &'static str| {
+            Config::from_lookup(move |of| (of == name).then(|| text.into()))
+        };
+        let source = read("MEMMGR_PINNED_SOURCE", "alloc").unwrap().pinned_source;
+        assert_eq!(source, PinnedSource::HostAlloc);
+        assert!(
+            read("MEMMGR_PINNED_FALLBACK", "on")
+                .unwrap()
+                .pinned_fallback
+        );
+        for (name, meant) in [
+            ("MEMMGR_PINNED_SOURCE", "register or alloc"),
+            ("MEMMGR_PINNED_FALLBACK", "on or off"),
+        ] {
+            let error = read(name, "maybe").unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains(meant), "{error}");
+        }
     }
 
     #[test]

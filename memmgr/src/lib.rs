@@ -114,7 +114,7 @@ pub use buffer::{
 pub use bytemuck::{Pod, Zeroable};
 #[cfg(feature = "async")]
 pub use completion::{Completion, TransferFuture};
-pub use config::{Config, Reuse};
+pub use config::{Config, PinnedSource, Reuse};
 pub use cuda::{CopyKind, cuda_calls, cuda_calls_on_this_thread};
 pub use device::{Backend, DeviceInfo, Versions, backend, devices, versions};
 pub use error::{Error, Place, Refused, Result};

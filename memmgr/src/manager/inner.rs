@@ -14,7 +14,7 @@ use crate::{
     out_of_memory::OutOfMemory,
     planted::{self, Mistake},
     pool::{
-        Announced, BlockRange, FreeOn, LiveRange, Pool, PoolConfig,
+        Announced, BlockRange, FreeOn, LiveRange, Pool, PoolConfig, best_fit, is_refused_by_limit,
         native::{Family, Native},
         observer::{By, Observed},
         segment::Source,
@@ -28,6 +28,9 @@ use crate::{
     },
 };
 use std::{cell::OnceCell, ffi::c_void, sync::Arc};
+
+/// How often others may take what was made for a request.
+const HASTY: usize = 8;
 
 pub(super) type Hook = Arc<dyn Fn(&OutOfMemory) -> bool + Send + Sync>;
 
@@ -50,6 +53,8 @@ pub(crate) struct Inner {
     pub(super) drop_failures: AtomicU64,
     pub(super) last_drop_failure: Mutex<Option<Error>>,
     pub(super) fallback_reported: AtomicBool,
+    /// Whether pageable memory may take the place of pinned memory.
+    pub(super) pinned_fallback: bool,
 }
 
 /// Everything of one device.
@@ -294,7 +299,12 @@ impl Inner {
             native: None,
             trim: &trim,
         };
-        let address = self.with_rescue(|| self.pinned.allocate(size, None, raw), served)?;
+        let address = match self.with_rescue(|| self.pinned.allocate(size, None, raw), served) {
+            Err(error) if self.pinned_fallback && error.is_out_of_memory() => {
+                self.allocate_pageable(size, raw, error)
+            }
+            other => other,
+        }?;
         drop(held);
         self.warmer.after_allocation(&self.pinned);
         self.releaser.after_growth();
@@ -302,6 +312,38 @@ impl Inner {
             observer.on_allocate(Place::Pinned, address..address + size, By::Host)
         });
         Ok(address)
+    }
+
+    /// A request for pinned memory that found none, served with pageable memory.
+    #[cold]
+    fn allocate_pageable(&self, size: usize, raw: bool, refused: Error) -> Result<usize> {
+        let Error::OutOfMemory(refusal) = &refused else {
+            return Err(refused);
+        };
+        if is_refused_by_limit(&refused) {
+            return Err(refused);
+        }
+        // It stands for the configured size, if that could not be had.
+        let initial = if refusal.initial {
+            refusal.requested
+        } else {
+            0
+        };
+        let len = best_fit::checked(size.max(initial))?;
+        tracing::warn!(%refused, "pinned memory is served with pageable memory");
+        // Others may be faster than this request.
+        for _ in 0..HASTY {
+            self.pinned.grow_pageable(len)?;
+            if let Ok(address) = self.pinned.allocate(size, None, raw) {
+                return Ok(address);
+            }
+        }
+        Err(refused)
+    }
+
+    /// Whether the address lies in page-locked memory of the manager's, or in memory that it has registered for its owner.
+    pub(super) fn is_pinned(&self, address: usize) -> bool {
+        self.pinned.is_page_locked(address) || self.adopted.is_host(address)
     }
 
     /// Gives idle pinned memory back, as far as more than `target` bytes are held; nobody reserves it again meanwhile.

@@ -10,7 +10,7 @@ pub(crate) use inner::{Home, Inner};
 
 use crate::{
     capture, checker,
-    config::Config,
+    config::{Config, PinnedSource},
     context,
     cuda::{self, CopyKind, Rows},
     device::on_device,
@@ -135,14 +135,19 @@ impl MemoryManager {
             growth: config.pinned_growth,
             reuse: config.reuse,
         };
+        let source = match config.pinned_source {
+            PinnedSource::HostRegister => Source::Registered,
+            PinnedSource::HostAlloc => Source::Pinned,
+        };
         let observed = Observed::default();
         Self {
             inner: Arc::new_cyclic(|inner| Inner {
-                pinned: Arc::new(Pool::new(Source::Pinned, pinned, observed.clone())),
+                pinned: Arc::new(Pool::new(source, pinned, observed.clone())),
                 warmer: Warmer::new(config.pinned_warm_up),
                 releaser: Releaser::new(&config, inner.clone()),
                 devices: OnceLock::new(),
                 mode: AtomicU8::new(config.mode.index()),
+                pinned_fallback: config.pinned_fallback,
                 config: Mutex::new(config),
                 misconfigured,
                 adopted: Default::default(),
@@ -158,7 +163,7 @@ impl MemoryManager {
     // Pinned memory
 
     /// Page-locked host memory of at least `size` bytes, 256-byte aligned, portable, not write-combined (reference:
-    /// `allocatePinned`; segments come from `cudaHostAlloc`).
+    /// `allocatePinned`; [`Config::pinned_source`] says where segments come from).
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::LimitExceeded`], [`Error::InvalidSize`] (near `usize::MAX`),
@@ -185,6 +190,13 @@ impl MemoryManager {
         let _called = checker::called_here();
         self.inner
             .free(ptr.expose_provenance(), FreeOn::Recorded, Memory::Pinned)
+    }
+
+    /// Whether `ptr` points into page-locked memory: of the manager's pinned pool, or adopted from the host. Otherwise it is
+    /// memory of others, of a device, or pageable memory that [`Config::pinned_fallback`] has put in the place of pinned
+    /// memory. Makes no CUDA call.
+    pub fn is_pinned(&self, ptr: *const c_void) -> bool {
+        !process::is_forked() && self.inner.is_pinned(ptr.addr())
     }
 
     /// Grows the pinned pool, on the calling thread, until at least `bytes` of it are idle; how many bytes were reserved for

@@ -2,10 +2,12 @@
 //!
 //! Every function here takes the lock for short steps and makes its CUDA calls between them.
 
+mod pageable;
 mod settle;
 mod trim;
 mod warm_up;
 
+pub(crate) use pageable::is_refused_by_limit;
 pub(crate) use trim::Seen;
 pub(crate) use warm_up::Busy;
 

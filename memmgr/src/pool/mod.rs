@@ -7,6 +7,7 @@
 pub(crate) mod best_fit;
 mod front;
 mod hit;
+pub(crate) mod host_memory;
 mod live;
 mod miss;
 pub(crate) mod native;
@@ -17,7 +18,7 @@ pub(crate) mod segment;
 mod uses;
 
 pub(crate) use live::Freed;
-pub(crate) use miss::{Busy, Seen};
+pub(crate) use miss::{Busy, Seen, is_refused_by_limit};
 pub(crate) use recorded::{Span, Use, Users, pending_uses, query_all, record};
 pub(crate) use uses::{BlockRange, check_inside};
 
