@@ -7,7 +7,7 @@
 
 use super::inner::Inner;
 use crate::{
-    Config, cuda,
+    Config, context, cuda,
     error::{Place, Result},
     foreign,
     pool::{Busy, Seen},
@@ -120,6 +120,7 @@ impl Shared {
             let Some(busy) = Busy::enter() else { return };
             let step = process::gate()
                 .and_then(|()| cuda::set_device(device))
+                .and_then(|()| context::check_all())
                 .and_then(|()| inner.decay(keep, &mut seen));
             drop(busy);
             // With the last handle of the manager goes its observer, which is anybody's code.

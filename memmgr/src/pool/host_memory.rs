@@ -6,7 +6,7 @@
 
 use crate::{
     cuda,
-    error::Result,
+    error::{Error, Result},
     sync::{Mutex, lock},
 };
 use std::{collections::BTreeMap, ffi::c_void, fs};
@@ -33,31 +33,41 @@ static MAPPED: Mutex<BTreeMap<usize, Mapped>> = Mutex::new(BTreeMap::new());
 
 /// A zeroed, page-locked segment of `len` bytes for every device; its address.
 pub(super) fn create(len: usize, may_register: bool) -> Result<usize> {
-    if may_register
-        && len >= LEAST
-        && let Some(base) = register(len)
-    {
-        return Ok(base);
+    let mut replaced = None;
+    if may_register && len >= LEAST {
+        match register(len) {
+            Ok(base) => return Ok(base),
+            Err(pending) => replaced = pending,
+        }
     }
-    let base = cuda::host_alloc(len)?;
+    let base = cuda::host_alloc(len).map_err(|mut error| {
+        if let Error::Cuda { also_pending, .. } = &mut error {
+            *also_pending = also_pending.or(replaced);
+        }
+        error
+    })?;
     // SAFETY: the runtime just gave us `len` writable bytes that nobody else knows.
     unsafe { std::ptr::write_bytes(cuda::pointer(base).cast::<u8>(), 0, len) };
     Ok(base)
 }
 
-/// The same, mapped and registered; `None` where that cannot be done: `cudaHostAlloc` has the last word, and the error.
-fn register(len: usize) -> Option<usize> {
+/// The same, mapped and registered. Where that cannot be done `cudaHostAlloc` has the last word, and the error: with the one
+/// of other code that a failure here has replaced.
+fn register(len: usize) -> Result<usize, Option<i32>> {
     if available().is_some_and(|bytes| len > bytes.saturating_sub(LEFT)) {
-        return None;
+        return Err(None);
     }
-    let mapping = Mapping::new(len)?;
+    let mapping = Mapping::new(len).ok_or(None)?;
     mapping.touch();
     // SAFETY: the mapping has so many bytes, and stays until they are unregistered.
     match unsafe { cuda::host_register(mapping.base, mapping.len) } {
-        Ok(()) => Some(mapping.keep(true)),
+        Ok(()) => Ok(mapping.keep(true)),
         Err(error) => {
             tracing::debug!(%error, len, "memory could not be registered: cudaHostAlloc is asked");
-            None
+            match error {
+                Error::Cuda { also_pending, .. } => Err(also_pending),
+                _ => Err(None),
+            }
         }
     }
 }
