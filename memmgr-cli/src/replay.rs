@@ -12,6 +12,7 @@
 mod capacity;
 mod lag;
 mod pass;
+mod work;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -114,7 +115,7 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
     device::select(options.device)?;
     let work = match options.lag {
         None => None,
-        Some(length) => Some(lag::Work::new(length, modelled)?),
+        Some(length) => Some(work::Work::new(length, modelled)?),
     };
     if options.capacity.is_some() {
         return capacity::run(options, &traces, work.as_ref(), json, out);

@@ -8,8 +8,8 @@ use std::io::Write;
 use memmgr::{Config, DeviceAllocatorMode, Error, MemoryManager};
 use serde::Serialize;
 
-use super::lag::{Lagging, OnStreams, Work};
 use super::pass::{Allocator, Managed, pass};
+use super::work::{Lagging, OnStreams, Work};
 use super::{Json, Named, cannot_write};
 use crate::error::{Failure, Result};
 use crate::options::ReplayOptions;
