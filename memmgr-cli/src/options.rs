@@ -98,6 +98,9 @@ pub struct ReplayOptions {
     /// others are compared.
     #[arg(long, value_name = "MS", value_parser = lag, allow_negative_numbers = true)]
     pub lag: Option<Duration>,
+    /// How often --lag runs everything, in turns: the shortest times count (1 to 100)
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = rounds, allow_negative_numbers = true)]
+    pub rounds: usize,
     /// Find the smallest limit of the pool, of at most so many bytes, with which each trace passes
     ///
     /// As 512M or 16G. By bisection to 2 MiB: the trace is replayed with a limit again and again, until
@@ -149,6 +152,13 @@ fn lag(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| {
             format!("it must be a number of milliseconds, above 0 and at most {LONGEST_LAG}")
         })
+}
+
+fn rounds(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|count| (1..=100).contains(count))
+        .ok_or_else(|| "it must be a whole number from 1 to 100".to_owned())
 }
 
 fn capacity(text: &str) -> Result<u64, String> {

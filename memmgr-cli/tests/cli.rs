@@ -266,7 +266,9 @@ fn a_replay_with_work_in_flight_compares_pools_with_one_pool_per_stream() {
     for modelled in ["off", "model"] {
         let text = success(
             memmgr()
-                .args(["replay", "--mode", "pool", "--lag", "2", "--json"])
+                .args([
+                    "replay", "--mode", "pool", "--lag", "2", "--rounds", "2", "--json",
+                ])
                 .arg(&out.path)
                 .arg(&trace.path)
                 .env("CUDART_SIM_TIME", modelled),
@@ -783,6 +785,7 @@ fn a_command_line_that_is_not_understood_gives_exit_code_2_and_help_gives_0() {
         vec!["replay", "x.csv", "--lag", "1ms"],
         vec!["replay", "x.csv", "--lag", "NaN"],
         vec!["replay", "x.csv", "--lag"],
+        vec!["replay", "x.csv", "--lag", "1", "--rounds", "0"],
         vec!["replay", "x.csv", "--capacity", "0"],
         vec!["replay", "x.csv", "--capacity", "-1"],
         vec!["replay", "x.csv", "--capacity", "1.5G"],

@@ -27,7 +27,8 @@ pool         the default: it grows before it waits for another stream's work
 pool, memory PreferMemory: it waits before it grows
 pool, 1.5 x  the default, with a limit of 1.5 x the peak of live bytes
 per stream   the reference: a pool for each stream, which never waits for others
-pass         wall time until all work has finished; the 1st begins with nothing
+pass         wall time until all work has finished, the shortest of all rounds;
+             the 1st begins with nothing
 ÷ reference  the time of both passes over that of the reference
 reserved     the most bytes held from the device at one time
 waits        requests that waited for another stream's work; only pools tell
@@ -104,7 +105,7 @@ struct Row {
     streams: usize,
     events: usize,
     lag_ms: f64,
-    /// The wall time of the first and of the second pass, until all work has finished.
+    /// The wall time of the first and of the second pass, until all work has finished: the shortest of all rounds.
     wall_ms: [f64; 2],
     /// Both passes over those of the reference.
     wall_over_reference: Option<f64>,
@@ -249,6 +250,19 @@ impl Row {
         Ok(())
     }
 
+    /// Takes another round of the same in: what was fastest, and the most of all else.
+    fn merge(&mut self, other: Self) {
+        let wall_ms = [0, 1].map(|pass| self.wall_ms[pass].min(other.wall_ms[pass]));
+        let (waits, failures) = (
+            self.waits.max(other.waits),
+            self.failures.max(other.failures),
+        );
+        if other.peak_reserved_bytes > self.peak_reserved_bytes {
+            *self = other;
+        }
+        (self.wall_ms, self.waits, self.failures) = (wall_ms, waits, failures);
+    }
+
     fn wall(&self) -> f64 {
         self.wall_ms.iter().sum()
     }
@@ -281,16 +295,23 @@ pub fn run(
     }
     let setups = Setup::all(&modes);
     let events: usize = traces.iter().map(|t| t.trace.events.len()).sum();
-    let bar = progress::bar(2 * events * setups.len());
+    let bar = progress::bar(2 * events * setups.len() * options.rounds);
     let mut rows = Vec::new();
     for named in traces {
         bar.set_message(named.name.clone());
-        let mut of_trace = Vec::new();
-        for setup in &setups {
-            let row = setup.run(named, work, options.device, &bar);
-            of_trace.push(row.map_err(|failure| {
-                Failure::message(format!("{} with {}: {failure}", named.name, setup.name()))
-            })?);
+        let mut of_trace: Vec<Row> = Vec::new();
+        // They take turns, so that what else the machine does meets them all.
+        for _ in 0..options.rounds {
+            for (index, setup) in setups.iter().enumerate() {
+                let row = setup.run(named, work, options.device, &bar);
+                let row = row.map_err(|failure| {
+                    Failure::message(format!("{} with {}: {failure}", named.name, setup.name()))
+                })?;
+                match of_trace.get_mut(index) {
+                    None => of_trace.push(row),
+                    Some(best) => best.merge(row),
+                }
+            }
         }
         let reference = of_trace.last().map_or(0.0, Row::wall);
         for row in &mut of_trace {
