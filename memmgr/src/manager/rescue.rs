@@ -92,6 +92,7 @@ impl Inner {
         served: Served<'_>,
     ) -> Result<usize> {
         let mut step = Step::Trim;
+        let mut waited = Vec::new();
         loop {
             let (released, failed) = match step {
                 Step::Trim => (served.released(), false),
@@ -105,7 +106,9 @@ impl Inner {
                 },
                 Step::Stream => match served.native {
                     // A request of an async mode has waited for all of them already.
-                    Some((state, None)) if state.native.is_used() && state.native.settle_one() => {
+                    Some((state, None))
+                        if state.native.is_used() && state.native.settle_one(&mut waited) =>
+                    {
                         (served.released().max(1), false)
                     }
                     _ => (0, false),

@@ -286,8 +286,9 @@ impl Native {
         }
         // The driver gives memory to others only once the host has seen that it is free: of one stream after the other, so
         // that a request waits for no more than it must; at last of those that free and ask.
+        let mut waited = Vec::new();
         for last in [false, true] {
-            while last || self.settle_one() {
+            while last || self.settle_one(&mut waited) {
                 if last {
                     if let Some(stream) = self.freeing.get() {
                         stream.synchronize()?;
@@ -312,24 +313,30 @@ impl Native {
         Err(self.refusal(family, size))
     }
 
-    /// Waits until the frees of one more stream have been seen, those first that have finished; false if there is none.
-    pub fn settle_one(&self) -> bool {
-        let mut freed_on = std::mem::take(&mut lock(&self.state).freed_on);
-        if freed_on.is_empty() {
+    /// Waits until the frees of one more stream have been seen, those first that have finished; false if there is none
+    /// beside those that `waited` names, by uid. What was waited for is added there.
+    pub fn settle_one(&self, waited: &mut Vec<u64>) -> bool {
+        let mut known: Vec<(u64, Arc<Fence>)> = (lock(&self.state).freed_on.iter())
+            .map(|(uid, fence)| (*uid, fence.clone()))
+            .collect();
+        known.retain(|(uid, _)| !waited.contains(uid));
+        let Some(first) = known.first().cloned() else {
             return false;
-        }
-        let waiting = freed_on.len();
-        freed_on.retain(|_, fence| !fence.query().unwrap_or(false));
-        if freed_on.len() == waiting
-            && let Some((_, fence)) = freed_on.pop_first()
-            && let Err(error) = fence.wait_on_host()
-        {
-            tracing::debug!(%error, "some frees cannot be waited for");
+        };
+        known.retain(|(_, fence)| fence.query().unwrap_or(false));
+        if known.is_empty() {
+            if let Err(error) = first.1.wait_on_host() {
+                tracing::debug!(%error, "some frees cannot be waited for");
+            }
+            known.push(first);
         }
         let mut state = lock(&self.state);
-        // What was freed meanwhile is later.
-        for (uid, fence) in freed_on {
-            state.freed_on.entry(uid).or_insert(fence);
+        for (uid, fence) in known {
+            waited.push(uid);
+            // What was freed meanwhile is later.
+            if (state.freed_on.get(&uid)).is_some_and(|found| Arc::ptr_eq(found, &fence)) {
+                state.freed_on.remove(&uid);
+            }
         }
         true
     }
