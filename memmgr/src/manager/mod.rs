@@ -646,7 +646,8 @@ impl MemoryManager {
 
     // Looking and giving back
 
-    /// The figures of all pools, in bytes; makes no CUDA call. All zero in a forked child.
+    /// The figures of all pools, in bytes; makes no CUDA call. Takes time in proportion to the number of blocks, since those of
+    /// fragmentation are counted when they are asked for. All zero in a forked child.
     pub fn stats(&self) -> Stats {
         if process::is_forked() {
             return Stats::default();
