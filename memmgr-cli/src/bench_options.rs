@@ -96,6 +96,8 @@ pub enum Workload {
     Holes,
     /// Hot and random on page-locked memory
     Pinned,
+    /// How long a page-locked segment takes, in both ways to make one
+    PinnedGrowth,
     /// Several threads at a time
     Threads,
     /// One thread allocates, another frees

@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_void};
 use std::ptr;
 
 use cuda_sys as sys;
+use memmgr::Stream;
 
 use crate::error::{Failure, Result};
 use crate::table::people;
@@ -92,4 +93,24 @@ pub fn reset_current_pool(ordinal: i32) -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// Memory of the current device that is never freed.
+pub fn allocate(bytes: usize) -> Result<*mut c_void> {
+    let mut pointer = ptr::null_mut();
+    // SAFETY: `pointer` is a valid place for the address.
+    check_memory("cudaMalloc", bytes, unsafe {
+        sys::cudaMalloc(&raw mut pointer, bytes)
+    })?;
+    Ok(pointer)
+}
+
+/// Fills memory in a stream.
+///
+/// # Safety
+/// There are so many bytes of device memory until the fill has run, and nobody relies on what they hold.
+pub unsafe fn fill(pointer: *mut c_void, bytes: usize, stream: &Stream) -> Result<()> {
+    // SAFETY: as this function demands; the stream is alive.
+    let status = unsafe { sys::cudaMemsetAsync(pointer, 1, bytes, stream.as_raw().cast()) };
+    check("cudaMemsetAsync", status)
 }

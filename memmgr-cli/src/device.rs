@@ -49,12 +49,12 @@ impl Machine {
     }
 
     #[cfg(feature = "sim")]
-    fn time_is_modelled(&self) -> bool {
+    pub fn time_is_modelled(&self) -> bool {
         self.config.time.is_some()
     }
 
     #[cfg(not(feature = "sim"))]
-    fn time_is_modelled(&self) -> bool {
+    pub fn time_is_modelled(&self) -> bool {
         false
     }
 

@@ -1,5 +1,6 @@
 //! The JSON that `--json` writes: an array of rows, for `replay` one per trace and mode.
 
+use std::fmt;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -8,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use tempfile::{Builder, NamedTempFile};
+
+use crate::table::people;
 
 /// One trace replayed in one mode.
 #[derive(Clone, Debug, Serialize)]
@@ -31,6 +34,61 @@ pub struct Row {
     pub waits: u64,
     /// Requests of both passes that the device's memory could not meet.
     pub failures: u64,
+    /// When the most bytes were live, in the second pass: what rounding added to live blocks. Only `pool` tells, as
+    /// with what follows.
+    pub internal_waste_bytes: Option<u64>,
+    /// What was idle in pieces shorter than the largest miss.
+    pub external_waste_bytes: Option<u64>,
+    /// What was free, but waited for work to finish.
+    pub pending_bytes: Option<u64>,
+    /// The largest request so far that found no free block of its size at once.
+    pub largest_miss_bytes: Option<u64>,
+}
+
+impl Row {
+    /// What fragmentation took, in words; nothing where the mode does not tell.
+    pub fn waste(&self) -> Option<String> {
+        let waste = Waste {
+            internal: self.internal_waste_bytes?,
+            external: self.external_waste_bytes?,
+            pending: self.pending_bytes?,
+            largest_miss: self.largest_miss_bytes?,
+        };
+        Some(format!("{}: {waste}", self.mode))
+    }
+}
+
+/// What a pool loses to fragmentation, and to work that has not finished; bytes.
+pub struct Waste {
+    pub internal: u64,
+    pub external: u64,
+    pub pending: u64,
+    pub largest_miss: u64,
+}
+
+impl From<&memmgr::PoolStats> for Waste {
+    fn from(of: &memmgr::PoolStats) -> Self {
+        Self {
+            internal: of.internal_waste as u64,
+            external: of.external_waste as u64,
+            pending: of.pending as u64,
+            largest_miss: of.largest_miss as u64,
+        }
+    }
+}
+
+impl fmt::Display for Waste {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "with the most bytes live, {} were lost to rounding, {} idle in pieces shorter than the largest miss ({}), {} \
+             waiting for work",
+            people(self.internal),
+            people(self.external),
+            people(self.largest_miss),
+            people(self.pending)
+        )
+    }
 }
 
 /// Whether `path` is standard output: `-`, or the very terminal, pipe or file that standard output is.
@@ -189,6 +247,10 @@ mod tests {
             peak_reserved_bytes: 1 << 41,
             waits: 3,
             failures: 0,
+            internal_waste_bytes: Some(5),
+            external_waste_bytes: Some(6),
+            pending_bytes: Some(7),
+            largest_miss_bytes: None,
         }
     }
 
@@ -212,7 +274,8 @@ mod tests {
                 "trace": "a.csv", "mode": "pool", "backend": "simulated", "streams": 4,
                 "events": 10, "ns_per_op": [20.5, 10.25],
                 "peak_live_bytes": 1_u64 << 40, "peak_reserved_bytes": 1_u64 << 41,
-                "waits": 3, "failures": 0
+                "waits": 3, "failures": 0, "internal_waste_bytes": 5, "external_waste_bytes": 6,
+                "pending_bytes": 7, "largest_miss_bytes": null
             }])
         );
     }

@@ -1,6 +1,7 @@
 //! The command line: subcommands, options and what `--help` says of them.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use memmgr::DeviceAllocatorMode;
@@ -72,10 +73,15 @@ pub struct DemoOptions {
 ///
 /// A simulated device gets several times the memory that the largest trace needs, unless
 /// CUDART_SIM_MEMORY is set. Requests that a device cannot meet are counted and reported.
+///
+/// No work runs in the streams, unless --lag asks for it; --capacity measures nothing, but looks for the
+/// smallest pool that does.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   memmgr replay tests/data/traces/*.csv.gz
-  memmgr replay program.csv --mode pool --json replay.json")]
+  memmgr replay program.csv --mode pool --json replay.json
+  memmgr replay program.csv --mode pool --lag 0.5
+  memmgr replay program.csv --mode pool --capacity 16G")]
 pub struct ReplayOptions {
     /// Traces in RMM's log format, .csv or .csv.gz
     #[arg(required = true, value_name = "TRACE")]
@@ -83,6 +89,25 @@ pub struct ReplayOptions {
     /// The allocator mode
     #[arg(long, value_enum, default_value_t = ModeChoice::All)]
     pub mode: ModeChoice,
+    /// Let work of so many milliseconds follow each allocation, on its stream
+    ///
+    /// So work is in flight when blocks are freed: a fill that takes about that long on an idle GPU, or a
+    /// modelled kernel on the simulator. The wall time of both passes, until all work has finished, and
+    /// what is held are shown for the pool, for the pool that waits before it grows (PreferMemory), for
+    /// the pool with a limit of 1.5 x the peak of live bytes, and for one pool per stream, to which the
+    /// others are compared.
+    #[arg(long, value_name = "MS", value_parser = lag, allow_negative_numbers = true)]
+    pub lag: Option<Duration>,
+    /// How often --lag runs everything, in turns: the shortest times count (1 to 100)
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = rounds, allow_negative_numbers = true)]
+    pub rounds: usize,
+    /// Find the smallest limit of the pool, of at most so many bytes, with which each trace passes
+    ///
+    /// As 512M or 16G. By bisection to 2 MiB: the trace is replayed with a limit again and again, until
+    /// the first request that fails. It is the limit of the manager's own pool, so that it needs no
+    /// simulator and no smaller device; other modes have no limit. With --lag, work is in flight.
+    #[arg(long, value_name = "BYTES", value_parser = capacity, allow_negative_numbers = true)]
+    pub capacity: Option<u64>,
     /// Also write the results to this file, as JSON: an array with one row per trace and mode
     ///
     /// A file is replaced as a whole; a link is followed; devices and pipes are written to. `-` is standard
@@ -114,6 +139,46 @@ fn streams(text: &str) -> Result<usize, String> {
         .ok()
         .filter(|count| (1..=MOST_STREAMS).contains(count))
         .ok_or_else(|| format!("it must be a whole number from 1 to {MOST_STREAMS}"))
+}
+
+/// The longest that work after an allocation may take.
+const LONGEST_LAG: f64 = 60_000.0;
+
+fn lag(text: &str) -> Result<Duration, String> {
+    text.parse()
+        .ok()
+        .filter(|millis| *millis > 0.0 && *millis <= LONGEST_LAG)
+        .map(|millis: f64| Duration::from_secs_f64(millis / 1000.0))
+        .ok_or_else(|| {
+            format!("it must be a number of milliseconds, above 0 and at most {LONGEST_LAG}")
+        })
+}
+
+fn rounds(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|count| (1..=100).contains(count))
+        .ok_or_else(|| "it must be a whole number from 1 to 100".to_owned())
+}
+
+fn capacity(text: &str) -> Result<u64, String> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, suffix) = text.split_at(digits);
+    let shift = match suffix.to_ascii_uppercase().as_str() {
+        "" | "B" => Some(0),
+        "K" | "KIB" => Some(10),
+        "M" | "MIB" => Some(20),
+        "G" | "GIB" => Some(30),
+        "T" | "TIB" => Some(40),
+        _ => None,
+    };
+    let bytes = |shift: u32| number.parse::<u64>().ok()?.checked_mul(1 << shift);
+    shift
+        .and_then(bytes)
+        .filter(|bytes| (1..1 << 62).contains(bytes))
+        .ok_or_else(|| "it must be a number of bytes above 0, such as 512M or 16G".to_owned())
 }
 
 fn seed(text: &str) -> Result<u64, String> {
@@ -153,6 +218,29 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Options::command().debug_assert();
+    }
+
+    #[test]
+    fn lags_and_capacities_are_read_within_their_bounds() {
+        assert_eq!(lag("0.5"), Ok(Duration::from_micros(500)));
+        for text in ["0", "-1", "nan", "inf", "60001", "1ms", ""] {
+            assert!(lag(text).is_err(), "{text}");
+        }
+        assert_eq!(capacity("4096"), Ok(4096));
+        assert_eq!(capacity("16G"), Ok(16 << 30));
+        assert_eq!(capacity("3MiB"), Ok(3 << 20));
+        for text in [
+            "0",
+            "-1",
+            "1.5G",
+            "G",
+            "9999999999T",
+            "4E",
+            "",
+            "4611686018427387904",
+        ] {
+            assert!(capacity(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -5,14 +5,20 @@
 //! is the allocator alone. Every trace runs twice in a mode: the first pass finds an empty manager and
 //! includes growing, the second finds what the first has left. Only the calls are timed; the progress
 //! bar moves between batches of them.
+//!
+//! With `--lag` work follows each allocation (`lag.rs`); `--capacity` looks for the smallest pool with which
+//! a trace passes (`capacity.rs`).
 
-use std::ffi::c_void;
+mod capacity;
+mod lag;
+mod pass;
+mod work;
+
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use memmgr::{Config, DeviceAllocatorMode, Error, MemoryManager, Stream};
+use memmgr::{Config, DeviceAllocatorMode, MemoryManager};
 
 use crate::cuda;
 use crate::device::{self, Machine};
@@ -21,10 +27,9 @@ use crate::json::{self, Output};
 use crate::options::ReplayOptions;
 use crate::progress;
 use crate::table::{Table, counted, mib, people, wrapped};
-use crate::trace::{Event, Trace};
+use crate::trace::Trace;
 
-/// Events between two looks at the clock and two moves of the progress bar.
-const BATCH: usize = 4096;
+pub use pass::{Allocator, Managed, Pass, pass};
 
 /// What the columns hold, below the last table.
 const LEGEND: &str = "\
@@ -38,102 +43,6 @@ failures   requests of both passes that the device could not meet
 /// Below a table with failures.
 const FAILED: &str =
     "* not comparable: some requests failed, so less was held than the trace needs";
-
-/// What a trace is replayed on.
-pub trait Allocator {
-    /// A block, or `None` where memory ran out.
-    fn allocate(&mut self, size: usize, stream: u32) -> Result<Option<*mut c_void>, Error>;
-    fn free(&mut self, block: *mut c_void, stream: u32) -> Result<(), Error>;
-}
-
-/// How one pass went.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Pass {
-    pub elapsed: Duration,
-    pub failures: u64,
-}
-
-impl Pass {
-    fn ns_per_op(self, events: usize) -> f64 {
-        // Tenths of a nanosecond are more than the clock gives.
-        (self.elapsed.as_nanos() as f64 / events as f64 * 10.0).round() / 10.0
-    }
-}
-
-/// Replays the trace once; then, off the clock, frees what it leaves live.
-pub fn pass(
-    allocator: &mut impl Allocator,
-    trace: &Trace,
-    mut moved: impl FnMut(usize),
-) -> Result<Pass, Error> {
-    let mut blocks: Vec<Option<*mut c_void>> = vec![None; trace.blocks];
-    let mut result = Pass::default();
-    for batch in trace.events.chunks(BATCH) {
-        let start = Instant::now();
-        for event in batch {
-            match *event {
-                Event::Allocate {
-                    block,
-                    stream,
-                    size,
-                } => match allocator.allocate(size, stream)? {
-                    None => result.failures += 1,
-                    some => blocks[block as usize] = some,
-                },
-                Event::Free { block, stream } => {
-                    if let Some(pointer) = blocks[block as usize].take() {
-                        allocator.free(pointer, stream)?;
-                    }
-                }
-            }
-        }
-        result.elapsed += start.elapsed();
-        moved(batch.len());
-    }
-    for event in &trace.events {
-        if let Event::Allocate { block, stream, .. } = *event
-            && let Some(pointer) = blocks[block as usize].take()
-        {
-            allocator.free(pointer, stream)?;
-        }
-    }
-    Ok(result)
-}
-
-/// A memory manager with one stream for each stream of the trace.
-pub struct Managed<'a> {
-    pub manager: &'a MemoryManager,
-    pub streams: Vec<Stream>,
-}
-
-impl Allocator for Managed<'_> {
-    fn allocate(&mut self, size: usize, stream: u32) -> Result<Option<*mut c_void>, Error> {
-        let stream = &self.streams[stream as usize];
-        match self.manager.allocate_device_on(size, stream) {
-            Ok(pointer) => Ok(Some(pointer)),
-            Err(error) if is_out_of_memory(&error) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn free(&mut self, block: *mut c_void, stream: u32) -> Result<(), Error> {
-        // SAFETY: `allocate` returned the block, `pass` takes it out of its list before it frees it,
-        // and no work that could use it is ever submitted.
-        unsafe {
-            self.manager
-                .free_device_on(block, &self.streams[stream as usize])
-        }
-    }
-}
-
-/// Whether a device had no memory for a request, which is counted; other errors end the replay.
-fn is_out_of_memory(error: &Error) -> bool {
-    error.is_out_of_memory()
-        || matches!(
-            error,
-            Error::LimitExceeded { .. } | Error::InvalidSize { .. }
-        )
-}
 
 /// A trace and the name that its results go by.
 pub struct Named {
@@ -171,6 +80,9 @@ pub fn load(paths: &[PathBuf]) -> Result<Vec<Named>> {
     paths.iter().zip(names(paths)).map(read).collect()
 }
 
+/// Where results go, by the path that was named.
+type Json<'a> = (&'a Path, Output);
+
 /// What is said of a file for results that cannot be written. As for all that goes to standard output, a
 /// reader who has seen enough is no failure.
 pub fn cannot_write(path: &Path, error: io::Error) -> Failure {
@@ -186,15 +98,31 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
         None => None,
         Some(path) => {
             let output = Output::prepare(path, &options.traces);
-            Some((path, output.map_err(|error| cannot_write(path, error))?))
+            Some((
+                path.as_path(),
+                output.map_err(|error| cannot_write(path, error))?,
+            ))
         }
     };
     let traces = load(&options.traces)?;
     let peak = traces.iter().map(|t| t.trace.peak_live).max().unwrap_or(0);
-    if let Some(note) = machine.prepare(Some((peak, "the largest trace")))? {
+    // A device that is larger than the limit that is looked for.
+    let needed = peak.max(options.capacity.unwrap_or(0) / 4);
+    let modelled = machine.time_is_modelled();
+    if let Some(note) = machine.prepare(Some((needed, "the largest trace")))? {
         writeln!(out, "{note}")?;
     }
     device::select(options.device)?;
+    let work = match options.lag {
+        None => None,
+        Some(length) => Some(work::Work::new(length, modelled)?),
+    };
+    if options.capacity.is_some() {
+        return capacity::run(options, &traces, work.as_ref(), json, out);
+    }
+    if let Some(work) = &work {
+        return lag::run(options, &traces, work, json, out);
+    }
     let modes = options.mode.modes();
     let events: usize = traces.iter().map(|t| t.trace.events.len()).sum();
     let bar = progress::bar(2 * events * modes.len());
@@ -266,12 +194,7 @@ fn replay(
     if mode == DeviceAllocatorMode::AsyncStreamOrdered {
         cuda::reset_current_pool(ordinal)?;
     }
-    let streams = (0..trace.streams).map(|_| Stream::new());
-    let streams = streams.collect::<Result<Vec<_>, _>>()?;
-    let mut managed = Managed {
-        manager: &manager,
-        streams,
-    };
+    let mut managed = Managed::new(&manager, trace.streams)?;
     let mut passes = [Pass::default(); 2];
     for result in &mut passes {
         *result = pass(&mut managed, trace, |events| bar.inc(events as u64))?;
@@ -280,6 +203,8 @@ fn replay(
     for stream in &managed.streams {
         stream.synchronize()?;
     }
+    let own = mode == DeviceAllocatorMode::BestFitPool;
+    let at_peak = managed.at_peak.filter(|_| own);
     drop(managed);
     manager.shutdown()?;
     Ok(json::Row {
@@ -293,6 +218,10 @@ fn replay(
         peak_reserved_bytes: usage.peak_reserved,
         waits: usage.waits,
         failures: passes.iter().map(|pass| pass.failures).sum(),
+        internal_waste_bytes: at_peak.map(|of| of.internal_waste as u64),
+        external_waste_bytes: at_peak.map(|of| of.external_waste as u64),
+        pending_bytes: at_peak.map(|of| of.pending as u64),
+        largest_miss_bytes: at_peak.map(|of| of.largest_miss as u64),
     })
 }
 
@@ -341,6 +270,11 @@ fn print(named: &Named, rows: &[json::Row], notes: &[String], out: &mut impl Wri
         ]);
     }
     write!(out, "{table}")?;
+    for row in rows {
+        if let Some(text) = row.waste() {
+            writeln!(out, "{}", wrapped(&text))?;
+        }
+    }
     if rows.iter().any(|row| row.failures > 0) {
         writeln!(out, "{FAILED}")?;
     }
@@ -350,63 +284,6 @@ fn print(named: &Named, rows: &[json::Row], notes: &[String], out: &mut impl Wri
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Hands out numbers instead of memory, up to a limit of live blocks.
-    struct Fake {
-        live: std::collections::BTreeSet<usize>,
-        next: usize,
-        limit: usize,
-    }
-
-    impl Allocator for Fake {
-        fn allocate(&mut self, _: usize, _: u32) -> Result<Option<*mut c_void>, Error> {
-            if self.live.len() == self.limit {
-                return Ok(None);
-            }
-            self.next += 1;
-            self.live.insert(self.next);
-            Ok(Some(std::ptr::without_provenance_mut(self.next)))
-        }
-
-        fn free(&mut self, block: *mut c_void, _: u32) -> Result<(), Error> {
-            assert!(self.live.remove(&block.addr()), "freed once");
-            Ok(())
-        }
-    }
-
-    fn trace() -> Trace {
-        let text = format!(
-            "{}\n0,0,allocate,0x1,1,0\n0,0,allocate,0x2,1,0\n0,0,allocate,0x3,1,0\n\
-             0,0,free,0x3,1,0\n0,0,free,0x1,1,0\n0,0,allocate,0x1,1,0\n",
-            crate::trace::HEADER
-        );
-        Trace::read(text.as_bytes()).expect("a trace")
-    }
-
-    #[test]
-    fn a_pass_frees_everything_and_moves_on_by_every_event() {
-        let mut fake = Fake {
-            live: Default::default(),
-            next: 0,
-            limit: 9,
-        };
-        let mut moved = 0;
-        let result = pass(&mut fake, &trace(), |n| moved += n).expect("no error");
-        assert_eq!((result.failures, moved, fake.next), (0, 6, 4));
-        assert!(fake.live.is_empty());
-    }
-
-    #[test]
-    fn a_request_that_finds_no_memory_is_counted_and_its_free_left_out() {
-        let mut fake = Fake {
-            live: Default::default(),
-            next: 0,
-            limit: 2,
-        };
-        let result = pass(&mut fake, &trace(), |_| ()).expect("no error");
-        assert_eq!((result.failures, fake.next), (1, 3));
-        assert!(fake.live.is_empty());
-    }
 
     #[test]
     fn traces_with_one_file_name_go_by_their_paths() {

@@ -90,6 +90,8 @@ pub struct Trace {
     pub streams: usize,
     /// The most bytes live at one time, as requested.
     pub peak_live: u64,
+    /// The number of the event after which they are.
+    pub peak_at: usize,
     pub skipped: Skipped,
 }
 
@@ -235,6 +237,7 @@ struct Builder {
     blocks: u32,
     live_bytes: u64,
     peak_live: u64,
+    peak_at: usize,
     skipped: Skipped,
 }
 
@@ -318,7 +321,9 @@ impl Builder {
         let stream = self.stream(stream);
         self.live.insert(pointer, Live { block, size, line });
         self.live_bytes = live_bytes;
-        self.peak_live = self.peak_live.max(live_bytes);
+        if live_bytes > self.peak_live {
+            (self.peak_live, self.peak_at) = (live_bytes, self.events.len());
+        }
         self.events.push(Event::Allocate {
             block,
             stream,
@@ -361,6 +366,7 @@ impl Builder {
             blocks: self.blocks as usize,
             streams: self.streams.len(),
             peak_live: self.peak_live,
+            peak_at: self.peak_at,
             skipped: self.skipped,
         })
     }

@@ -7,8 +7,18 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-const WORKLOADS: [&str; 11] = [
-    "hot", "random", "tail", "holes", "pinned", "threads", "producer", "streams", "replay", "copy",
+const WORKLOADS: [&str; 12] = [
+    "hot",
+    "random",
+    "tail",
+    "holes",
+    "pinned",
+    "pinned-growth",
+    "threads",
+    "producer",
+    "streams",
+    "replay",
+    "copy",
     "overlap",
 ];
 

@@ -197,6 +197,10 @@ fn a_trace_is_replayed_in_all_modes_and_written_as_json() {
     );
     assert!(text.contains("\npeak live  the most bytes"), "{text}");
     assert!(
+        text.contains("\npool: with the most bytes live, "),
+        "{text}"
+    );
+    assert!(
         text.contains("image_pipeline: 8406 events, 4 streams"),
         "{text}"
     );
@@ -226,12 +230,134 @@ fn a_trace_is_replayed_in_all_modes_and_written_as_json() {
                 .iter()
                 .all(|ns| ns.as_f64().is_some_and(|ns| ns > 0.0))
         );
-        assert_eq!(row.as_object().map(serde_json::Map::len), Some(10));
+        assert_eq!(row.as_object().map(serde_json::Map::len), Some(14));
+        for figure in [
+            "internal_waste",
+            "external_waste",
+            "pending",
+            "largest_miss",
+        ] {
+            let tells = row[format!("{figure}_bytes")].is_u64();
+            assert_eq!(tells, mode == "pool", "{figure}: {row}");
+        }
     }
     assert_eq!(
         std::fs::read_dir(out.folder.path()).expect("list").count(),
         1
     );
+}
+
+/// Four streams that each hold 1 MiB for a while.
+fn four_streams() -> File {
+    let mut text = format!("{HEADER}\n");
+    for round in 0..10 {
+        for stream in 1..=4 {
+            let block = 16 * round + stream;
+            text += &format!("0,0,allocate,{block:#x},1048576,{stream:#x}\n");
+            text += &format!("0,0,free,{block:#x},1048576,{stream:#x}\n");
+        }
+    }
+    file("four.csv", text)
+}
+
+#[test]
+fn a_replay_with_work_in_flight_compares_pools_with_one_pool_per_stream() {
+    let (out, trace) = (file("out.json", ""), four_streams());
+    for modelled in ["off", "model"] {
+        let text = success(
+            memmgr()
+                .args([
+                    "replay", "--mode", "pool", "--lag", "2", "--rounds", "2", "--json",
+                ])
+                .arg(&out.path)
+                .arg(&trace.path)
+                .env("CUDART_SIM_TIME", modelled),
+        );
+        let heading = "four: 80 events, 4 streams, peak live 1.0 MiB, 2 ms of work behind each\n";
+        assert!(text.contains(heading), "{text}");
+        let rows = json(&std::fs::read(&out.path).expect("read"));
+        let rows = rows.as_array().expect("an array");
+        let names: Vec<_> = rows.iter().map(|row| row["allocator"].as_str()).collect();
+        let wanted = ["pool", "pool, memory", "pool, 1.5 x", "per stream"];
+        assert_eq!(names, wanted.map(Some));
+        let number = |row: &Value, name: &str| row[name].as_f64().expect("a number");
+        for row in rows {
+            // Ten pieces of work, one after the other, on each stream.
+            for wall in row["wall_ms"].as_array().expect("two passes") {
+                assert!(wall.as_f64().expect("a number") >= 20.0, "{row}");
+            }
+            assert_eq!((&row["failures"], &row["lag_ms"]), (&0.into(), &2.0.into()));
+            let name = row["allocator"].as_str().expect("a name");
+            assert!(text.lines().any(|line| line.starts_with(name)), "{text}");
+        }
+        assert_eq!(number(&rows[3], "wall_over_reference"), 1.0);
+        // A pool per stream grows four times; one that waits before it grows, once; the limit is 1.5 MiB.
+        assert_eq!(
+            number(&rows[3], "peak_reserved_bytes"),
+            f64::from(128 << 20)
+        );
+        assert!(number(&rows[1], "peak_reserved_bytes") <= f64::from(32 << 20));
+        assert!(number(&rows[2], "reserved_over_live") <= 1.5);
+        assert!(number(&rows[2], "waits") > 0.0, "{text}");
+        assert!(text.contains("x the wall time of one pool per"), "{text}");
+        fits_a_terminal(&text);
+    }
+}
+
+#[test]
+fn the_smallest_pool_with_which_a_trace_passes_is_found() {
+    // 3 MiB, 2 MiB and 1 MiB live; then 4 MiB beside the 2 MiB, which lie in the middle.
+    let trace = file(
+        "holes.csv",
+        format!(
+            "{HEADER}\n0,0,allocate,0x1,3145728,0x0\n0,0,allocate,0x2,2097152,0x0\n\
+             0,0,allocate,0x3,1048576,0x0\n0,0,free,0x1,3145728,0x0\n0,0,free,0x3,1048576,0x0\n\
+             0,0,allocate,0x4,4194304,0x0\n"
+        ),
+    );
+    let out = file("out.json", "");
+    for lag in [&[][..], &["--lag", "0.01"]] {
+        let text = success(
+            memmgr()
+                .args(["replay", "--capacity", "64M", "--json"])
+                .arg(&out.path)
+                .arg(&trace.path)
+                .args(lag),
+        );
+        let rows = json(&std::fs::read(&out.path).expect("read"));
+        let found = rows[0]["capacity_bytes"].as_u64().expect("it passes");
+        assert_eq!(
+            (&rows[0]["peak_live_bytes"], found % (2 << 20)),
+            (&(6 << 20).into(), 0)
+        );
+        assert!((8 << 20..=12 << 20).contains(&found), "{text}");
+        let mib = found >> 20;
+        assert!(text.contains(&format!("\n  {mib} MiB: passes\n")), "{text}");
+        let below = format!("\n  {} MiB: 4.0 MiB do not fit\n", mib - 2);
+        assert!(text.contains(&below), "{text}");
+        assert!(
+            text.contains(&format!("holes passes with a pool of {mib} MiB: ")),
+            "{text}"
+        );
+        fits_a_terminal(&text);
+    }
+    let text = success(
+        memmgr()
+            .args(["replay", "--capacity", "4M"])
+            .arg(&trace.path),
+    );
+    assert!(
+        text.contains("holes does not pass with a pool of 4 MiB"),
+        "{text}"
+    );
+    let refused = memmgr()
+        .args(["replay", "--capacity", "1G", "--mode", "async"])
+        .arg(&trace.path)
+        .output()
+        .expect("the program starts");
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{message}");
+    assert!(message.contains("--mode pool"), "{message}");
 }
 
 #[test]
@@ -654,6 +780,16 @@ fn a_command_line_that_is_not_understood_gives_exit_code_2_and_help_gives_0() {
         vec!["dance"],
         vec!["replay"],
         vec!["replay", "x.csv", "--mode", "fast"],
+        vec!["replay", "x.csv", "--lag", "0"],
+        vec!["replay", "x.csv", "--lag", "-1"],
+        vec!["replay", "x.csv", "--lag", "1ms"],
+        vec!["replay", "x.csv", "--lag", "NaN"],
+        vec!["replay", "x.csv", "--lag"],
+        vec!["replay", "x.csv", "--lag", "1", "--rounds", "0"],
+        vec!["replay", "x.csv", "--capacity", "0"],
+        vec!["replay", "x.csv", "--capacity", "-1"],
+        vec!["replay", "x.csv", "--capacity", "1.5G"],
+        vec!["replay", "x.csv", "--capacity", "99999999999T"],
         vec!["demo", "--frames", "many"],
     ] {
         assert_eq!(

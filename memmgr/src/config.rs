@@ -4,6 +4,7 @@ use crate::{
     error::{Error, Result},
     mode::DeviceAllocatorMode,
 };
+use std::time::Duration;
 
 /// What a miss does first when memory of other streams is about to become free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -15,8 +16,19 @@ pub enum Reuse {
     PreferMemory,
 }
 
+/// How pinned segments are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum PinnedSource {
+    /// Memory of the host, in huge pages where there are such, that is registered with `cudaHostRegister` (the default). Short
+    /// segments, and what cannot be registered, come from `cudaHostAlloc`.
+    #[default]
+    HostRegister,
+    /// `cudaHostAlloc`.
+    HostAlloc,
+}
+
 /// Settings of a [`MemoryManager`](crate::MemoryManager). All sizes are bytes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Config {
     /// Reserved in the pinned pool at its first allocation; 0 grows by need.
@@ -28,6 +40,9 @@ pub struct Config {
     pub pinned_pool_limit: Option<usize>,
     /// The most that each device's own pool may hold.
     pub device_pool_limit: Option<usize>,
+    /// The same as a share of all memory of the device, above 0 and at most 1; if both are set, the lower counts. It becomes
+    /// bytes at the pool's first allocation.
+    pub device_pool_limit_share: Option<f64>,
     /// The smallest segment by which a device pool grows.
     pub device_growth: usize,
     /// The smallest segment by which the pinned pool grows.
@@ -52,6 +67,26 @@ pub struct Config {
     ///   allocation.
     /// - An observer is told of these segments on that thread.
     pub pinned_warm_up: Option<usize>,
+    /// How pinned segments are made: registering takes about half the time of `cudaHostAlloc`, see `memmgr bench
+    /// pinned-growth`. A forked child does not have registered memory.
+    pub pinned_source: PinnedSource,
+    /// Whether a pinned request that finds no memory is served with pageable memory, zeroed when it is made; off by
+    /// default. The log gets a warning. Copies then take longer, and may wait on the host. Later requests may be served from
+    /// there, too: [`MemoryManager::is_pinned`](crate::MemoryManager::is_pinned) tells. A limit still holds.
+    pub pinned_fallback: bool,
+    /// How much idle memory each pool may keep; by default all of it, until it is trimmed.
+    ///
+    /// A thread of the manager's own gives back segments that have been idle for [`Config::release_after`], until the pool
+    /// holds this much, or its configured size if that is more. It looks four times in that time, whether they are idle
+    /// then; only while a pool holds more, and only where no stream that the manager knows has work: `cudaFree` and
+    /// `cudaFreeHost` would wait for it, and hold up others. Requests and frees that find what they need pay nothing.
+    /// An observer is told of these segments on that thread.
+    ///
+    /// In [`DeviceAllocatorMode::CudaAsyncPool`] it is `cudaMemPoolAttrReleaseThreshold` of the pool (the configured size, if
+    /// that is more), and CUDA gives back what is idle beyond when the program waits for a stream, an event or the device.
+    pub release_threshold: Option<usize>,
+    /// How long a segment is idle before it is given back; one second by default. Only with [`Config::release_threshold`].
+    pub release_after: Duration,
     /// The requested device allocator.
     pub mode: DeviceAllocatorMode,
     /// Growing first, or waiting first.
@@ -65,9 +100,14 @@ impl Default for Config {
             device_pool_size: 0,
             pinned_pool_limit: None,
             device_pool_limit: None,
+            device_pool_limit_share: None,
             device_growth: 32 << 20,
             pinned_growth: 8 << 20,
             pinned_warm_up: None,
+            pinned_source: PinnedSource::default(),
+            pinned_fallback: false,
+            release_threshold: None,
+            release_after: Duration::from_secs(1),
             mode: DeviceAllocatorMode::default(),
             reuse: Reuse::default(),
         }
@@ -95,6 +135,14 @@ impl Config {
         pinned_pool_limit: Option<usize>;
         /// Sets [`Config::device_pool_limit`], in bytes.
         device_pool_limit: Option<usize>;
+        /// Sets [`Config::pinned_source`].
+        pinned_source: PinnedSource;
+        /// Sets [`Config::pinned_fallback`].
+        pinned_fallback: bool;
+        /// Sets [`Config::release_threshold`], in bytes.
+        release_threshold: Option<usize>;
+        /// Sets [`Config::release_after`].
+        release_after: Duration;
         /// Sets [`Config::device_growth`], in bytes.
         device_growth: usize;
         /// Sets [`Config::pinned_growth`], in bytes.
@@ -107,9 +155,18 @@ impl Config {
         reuse: Reuse;
     }
 
+    /// Sets [`Config::device_pool_limit_share`], 0.5 for half of the device.
+    #[must_use]
+    pub fn device_pool_limit_share(mut self, share: impl Into<Option<f64>>) -> Self {
+        self.device_pool_limit_share = share.into();
+        self
+    }
+
     /// The defaults, overridden by `MEMMGR_PINNED_POOL_SIZE`, `MEMMGR_DEVICE_POOL_SIZE`, `MEMMGR_PINNED_POOL_LIMIT`,
-    /// `MEMMGR_DEVICE_POOL_LIMIT`, `MEMMGR_PINNED_WARM_UP` (bytes, or with a suffix K, M, G), `MEMMGR_DEVICE_ALLOCATOR`
-    /// (`pool`, `async`, `cuda-pool`) and `MEMMGR_REUSE` (`speed`, `memory`).
+    /// `MEMMGR_DEVICE_POOL_LIMIT`, `MEMMGR_PINNED_WARM_UP`, `MEMMGR_RELEASE_THRESHOLD` (bytes, or with a suffix K, M, G; the
+    /// limit of the device pools also as `50%` of the device), `MEMMGR_RELEASE_AFTER` (milliseconds),
+    /// `MEMMGR_PINNED_SOURCE` (`register`, `alloc`), `MEMMGR_PINNED_FALLBACK` (`on`, `off`), `MEMMGR_DEVICE_ALLOCATOR` (`pool`,
+    /// `async`, `cuda-pool`) and `MEMMGR_REUSE` (`speed`, `memory`).
     ///
     /// # Errors
     /// [`Error::InvalidSetting`] names the variable whose value cannot be read, or sizes that contradict each other.
@@ -133,7 +190,28 @@ impl Config {
             config.device_pool_size = bytes;
         }
         config.pinned_pool_limit = size("MEMMGR_PINNED_POOL_LIMIT")?;
-        config.device_pool_limit = size("MEMMGR_DEVICE_POOL_LIMIT")?;
+        const LIMIT: &str = "MEMMGR_DEVICE_POOL_LIMIT";
+        match lookup(LIMIT) {
+            Some(text) if text.trim_end().ends_with('%') => {
+                let share = parse_percent(&text).ok_or_else(|| {
+                    bad(
+                        LIMIT,
+                        &text,
+                        "bytes, such as 8G, or above 0% and at most 100%",
+                    )
+                })?;
+                config.device_pool_limit_share = Some(share);
+            }
+            _ => config.device_pool_limit = size(LIMIT)?,
+        }
+        config.release_threshold = size("MEMMGR_RELEASE_THRESHOLD")?;
+        if let Some(text) = lookup("MEMMGR_RELEASE_AFTER") {
+            let millis = text
+                .trim()
+                .parse()
+                .map_err(|_| bad("MEMMGR_RELEASE_AFTER", &text, "milliseconds, such as 500"))?;
+            config.release_after = Duration::from_millis(millis);
+        }
         config.pinned_warm_up = size("MEMMGR_PINNED_WARM_UP")?;
         if let Some(text) = lookup("MEMMGR_DEVICE_ALLOCATOR") {
             config.mode = text
@@ -145,6 +223,20 @@ impl Config {
                 "speed" => Reuse::PreferSpeed,
                 "memory" => Reuse::PreferMemory,
                 _ => return Err(bad("MEMMGR_REUSE", &text, "speed or memory")),
+            };
+        }
+        if let Some(text) = lookup("MEMMGR_PINNED_SOURCE") {
+            config.pinned_source = match text.as_str() {
+                "register" => PinnedSource::HostRegister,
+                "alloc" => PinnedSource::HostAlloc,
+                _ => return Err(bad("MEMMGR_PINNED_SOURCE", &text, "register or alloc")),
+            };
+        }
+        if let Some(text) = lookup("MEMMGR_PINNED_FALLBACK") {
+            config.pinned_fallback = match text.as_str() {
+                "on" => true,
+                "off" => false,
+                _ => return Err(bad("MEMMGR_PINNED_FALLBACK", &text, "on or off")),
             };
         }
         config.validate()?;
@@ -173,8 +265,33 @@ impl Config {
                 });
             }
         }
+        if let Some(share) = self
+            .device_pool_limit_share
+            .filter(|share| !is_share(*share))
+        {
+            return Err(Error::InvalidSetting {
+                reason: format!(
+                    "a device pool's limit of {share} times the device's memory: it must be above 0 and at most 1"
+                ),
+            });
+        }
         Ok(())
     }
+}
+
+fn is_share(share: f64) -> bool {
+    share > 0.0 && share <= 1.0
+}
+
+/// `50%`, as 0.5.
+fn parse_percent(text: &str) -> Option<f64> {
+    let number = text.trim().strip_suffix('%')?.trim();
+    // Signs, exponents and names of numbers have no place here.
+    if !number.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
+        return None;
+    }
+    let share = number.parse::<f64>().ok()? / 100.0;
+    is_share(share).then_some(share)
 }
 
 fn bad(name: &str, text: &str, wanted: &str) -> Error {
@@ -202,58 +319,4 @@ fn parse_size(text: &str) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_read_with_suffixes_and_never_overflow() {
-        assert_eq!(parse_size("64K"), Some(65_536));
-        assert_eq!(parse_size(" 2GiB "), Some(2 << 30));
-        assert_eq!(parse_size("17179869184G"), None);
-        assert_eq!(parse_size("-1"), None);
-        assert_eq!(parse_size(""), None);
-    }
-
-    #[test]
-    fn a_variable_that_cannot_be_read_is_named() {
-        let error =
-            Config::from_lookup(|name| (name == "MEMMGR_DEVICE_POOL_SIZE").then(|| "lots".into()))
-                .unwrap_err();
-        assert!(
-            error.to_string().contains("MEMMGR_DEVICE_POOL_SIZE")
-                && error.to_string().contains("lots")
-        );
-        let config = Config::from_lookup(|name| {
-            (name == "MEMMGR_DEVICE_ALLOCATOR").then(|| "cuda-pool".into())
-        })
-        .unwrap();
-        assert_eq!(config.mode, DeviceAllocatorMode::CudaAsyncPool);
-    }
-
-    #[test]
-    fn a_size_above_its_limit_is_refused() {
-        let device = Config::default()
-            .device_pool_size(2000)
-            .device_pool_limit(Some(1000));
-        let warm_up = Config::default()
-            .pinned_warm_up(Some(2000))
-            .pinned_pool_limit(Some(1000));
-        for config in [device, warm_up] {
-            assert!(matches!(
-                config.validate(),
-                Err(Error::InvalidSetting { .. })
-            ));
-        }
-    }
-
-    #[test]
-    fn the_warm_up_is_read_from_its_variable_and_off_by_default() {
-        let read = |text: &'static str| {
-            Config::from_lookup(|name| (name == "MEMMGR_PINNED_WARM_UP").then(|| text.into()))
-        };
-        assert_eq!(read("64M").unwrap().pinned_warm_up, Some(64 << 20));
-        let error = read("some").unwrap_err().to_string();
-        assert!(error.contains("MEMMGR_PINNED_WARM_UP"), "{error}");
-        assert_eq!(Config::default().pinned_warm_up, None);
-    }
-}
+mod tests;

@@ -1,5 +1,6 @@
 //! What can go wrong, as values: one [`Error`] for the whole crate, each with what a user needs to act on it.
 
+use crate::out_of_memory::OutOfMemory;
 use std::fmt;
 
 /// A consuming operation that was refused: the error, and what was handed in. `?` turns it into the [`Error`] alone, which
@@ -64,97 +65,6 @@ impl fmt::Display for Place {
             Place::Device(ordinal) => write!(f, "device {ordinal}"),
             Place::Pinned => f.write_str("pinned host memory"),
         }
-    }
-}
-
-/// Everything that an out-of-memory error knows; its `Display` explains what was missing. All figures are bytes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct OutOfMemory {
-    /// Where the memory was wanted.
-    pub place: Place,
-    /// What was asked for.
-    pub requested: usize,
-    /// Live in the manager's pool, rounded to its granule.
-    pub in_use: usize,
-    /// Held from CUDA by the pool.
-    pub reserved: usize,
-    /// Free in the pool and usable at once.
-    pub idle: usize,
-    /// Free in the pool, but work that may touch it has not finished.
-    pub pending: usize,
-    /// The largest idle block: smaller than `requested`, or the request would have been served. `None` in the async
-    /// modes, whose pool is the driver's.
-    pub largest_idle: Option<usize>,
-    /// What the device reported as free (`cudaMemGetInfo`); `None` for pinned memory.
-    pub device_free: Option<usize>,
-    /// The limit of the pool, if one is set.
-    pub limit: Option<usize>,
-    /// All memory of the place, in use by whomever.
-    pub capacity: usize,
-    /// Whether it was the configured size of the pool that could not be reserved, at the first allocation.
-    pub initial: bool,
-}
-
-impl OutOfMemory {
-    /// Whether the request would fit if everything else were gone.
-    pub fn can_ever_fit(&self) -> bool {
-        self.requested <= self.capacity && self.limit.is_none_or(|limit| self.requested <= limit)
-    }
-}
-
-/// Bytes as people read them: `1.5 MiB`.
-struct Bytes(usize);
-
-impl fmt::Display for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let n = self.0 as f64;
-        match self.0 {
-            0..1024 => write!(f, "{} bytes", self.0),
-            1024..1_048_576 => write!(f, "{:.1} KiB", n / 1024.0),
-            1_048_576..1_073_741_824 => write!(f, "{:.1} MiB", n / 1_048_576.0),
-            _ => write!(f, "{:.2} GiB", n / 1_073_741_824.0),
-        }
-    }
-}
-
-impl fmt::Display for OutOfMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = if self.initial {
-            " for the initial pool"
-        } else {
-            ""
-        };
-        write!(
-            f,
-            "out of memory on {}: {} requested{what}. The pool holds {}: {} in use, {} idle",
-            self.place,
-            Bytes(self.requested),
-            Bytes(self.reserved),
-            Bytes(self.in_use),
-            Bytes(self.idle),
-        )?;
-        if let Some(largest) = self.largest_idle {
-            write!(f, " (largest block {})", Bytes(largest))?;
-        }
-        write!(f, ", {} waiting for work to finish", Bytes(self.pending))?;
-        if let Some(free) = self.device_free {
-            write!(f, "; the device reports {} free", Bytes(free))?;
-        }
-        if let Some(limit) = self.limit {
-            write!(f, "; the pool's limit is {}", Bytes(limit))?;
-        }
-        f.write_str(if self.requested > self.capacity {
-            ". It is more than there is at all"
-        } else if self.initial {
-            ". Configure a smaller pool (set_*_pool_size)"
-        } else if self.idle >= self.requested && self.largest_idle.is_some() {
-            ". Enough is idle, but not in one piece: a larger initial pool, or freeing neighbours, would help"
-        } else if self.idle.saturating_add(self.pending) >= self.requested {
-            ". Enough will be free once pending work has finished: synchronise its streams and try again"
-        } else {
-            ""
-        })
     }
 }
 
@@ -318,28 +228,6 @@ impl Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_out_of_memory_text_explains_itself() {
-        let text = Error::OutOfMemory(Box::new(OutOfMemory {
-            place: Place::Device(0),
-            requested: 3 << 20,
-            in_use: 10 << 20,
-            reserved: 16 << 20,
-            idle: 4 << 20,
-            pending: 2 << 20,
-            largest_idle: Some(2 << 20),
-            initial: false,
-            device_free: Some(1 << 20),
-            limit: None,
-            capacity: 24 << 30,
-        }))
-        .to_string();
-        assert!(
-            text.contains("3.0 MiB requested") && text.contains("not in one piece"),
-            "{text}"
-        );
-    }
 
     #[test]
     fn a_cuda_error_names_call_code_name_and_text() {

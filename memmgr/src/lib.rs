@@ -92,6 +92,7 @@ mod mode;
 #[cfg(all(shuttle, feature = "sim"))]
 #[doc(hidden)]
 pub mod model;
+mod out_of_memory;
 #[cfg(feature = "sim")]
 #[doc(hidden)]
 pub mod planted;
@@ -113,16 +114,17 @@ pub use buffer::{
 pub use bytemuck::{Pod, Zeroable};
 #[cfg(feature = "async")]
 pub use completion::{Completion, TransferFuture};
-pub use config::{Config, Reuse};
+pub use config::{Config, PinnedSource, Reuse};
 pub use cuda::{CopyKind, cuda_calls, cuda_calls_on_this_thread};
 pub use device::{
     Backend, DeviceInfo, Versions, backend, current_device, devices, synchronize_device, versions,
 };
-pub use error::{Error, OutOfMemory, Place, Refused, Result};
+pub use error::{Error, Place, Refused, Result};
 pub use event::{Event, Submitted};
 pub use graph::{CaptureMode, Graph};
 pub use manager::{LiveBlock, MemoryManager, ShutdownReport};
 pub use mode::{DeviceAllocatorMode, UnknownMode};
+pub use out_of_memory::{Holder, Holders, OutOfMemory, SizeCount};
 pub use pool::observer::{By, Observer, SegmentChange};
 pub use scope::Scope;
 pub use stats::{DeviceStats, NativePoolUsage, PoolStats, Stats};

@@ -15,6 +15,14 @@ pub struct PoolStats {
     pub pending: usize,
     /// The largest idle block.
     pub largest_idle: usize,
+    /// What live blocks have beyond what was asked for: sizes are rounded up to the granule. 0 in the async modes, where the
+    /// driver rounds.
+    pub internal_waste: usize,
+    /// Idle, but in pieces shorter than [`PoolStats::largest_miss`].
+    pub external_waste: usize,
+    /// The largest request that found no free block of its size at once, since the beginning or the last
+    /// [`MemoryManager::reset_peak`](crate::MemoryManager::reset_peak).
+    pub largest_miss: usize,
     /// The highest `in_use` so far.
     pub peak_in_use: usize,
     /// The highest `reserved` so far.
@@ -41,6 +49,17 @@ pub struct PoolStats {
     pub free_spans: usize,
     /// Segments now.
     pub segments: usize,
+}
+
+impl PoolStats {
+    /// The most that was held over the most that was live, each at its peak: what fragmentation, and memory that waits for
+    /// work, cost at most. 1 is ideal; 0 where nothing was ever live, and in the async modes.
+    pub fn reserved_over_live(&self) -> f64 {
+        if self.peak_in_use == 0 {
+            return 0.0;
+        }
+        self.peak_reserved as f64 / self.peak_in_use as f64
+    }
 }
 
 /// The figures of one device.

@@ -5,9 +5,12 @@ mod common;
 #[path = "common/rig.rs"]
 mod rig;
 
-use common::{KIB, MIB, assert_sound, manager, manager_in, stall};
+use common::{KIB, MIB, assert_sound, manager_in, stall};
 use cudart_sim::sys::cudaError;
-use memmgr::{DeviceAllocatorMode, DeviceBuffer, Error, MemoryManager, PinnedBuffer, Stream};
+use memmgr::{
+    Config, DeviceAllocatorMode, DeviceBuffer, Error, MemoryManager, PinnedBuffer, PinnedSource,
+    Stream,
+};
 use memmgr_tests::Gate;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -125,12 +128,18 @@ fn an_explicit_free_returns_the_error_and_counts_no_drop() {
     }
 }
 
-/// B47: `cudaFree` and `cudaFreeHost` fail while segments are given back.
+/// B47: `cudaFree`, and `cudaFreeHost` or `cudaHostUnregister`, fail while segments are given back.
 #[test]
 fn a_segment_that_cannot_be_freed_is_an_error_of_trim_and_shutdown_and_is_not_used_again() {
-    for code in CODES {
+    let sources = [
+        (PinnedSource::HostAlloc, "cudaFreeHost"),
+        (PinnedSource::HostRegister, "cudaHostUnregister"),
+    ];
+    for (code, (source, gives_back)) in
+        (CODES.into_iter()).flat_map(|code| sources.map(|source| (code, source)))
+    {
         for shutdown in [false, true] {
-            let mm = manager();
+            let mm = MemoryManager::new(Config::default().pinned_source(source)).unwrap();
             let block = mm.allocate_device(MIB).unwrap();
             let host = mm.allocate_pinned(MIB).unwrap();
             // SAFETY: nobody uses the blocks.
@@ -141,7 +150,7 @@ fn a_segment_that_cannot_be_freed_is_an_error_of_trim_and_shutdown_and_is_not_us
             // Segments of managers that other tests dropped come through here too, so every call fails.
             let faults = [
                 cudart_sim::fail("cudaFree", code).times(1000),
-                cudart_sim::fail("cudaFreeHost", code).times(1000),
+                cudart_sim::fail(gives_back, code).times(1000),
             ];
             let error = if shutdown {
                 mm.shutdown().unwrap_err()

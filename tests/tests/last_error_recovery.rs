@@ -47,7 +47,10 @@ fn a_refused_segment_that_a_trim_made_room_for_leaves_no_error() {
 #[test]
 fn a_refused_pinned_segment_that_a_trim_made_room_for_leaves_no_error() {
     use cudart_sim::sys::cudaError;
-    let mm = MemoryManager::new(Config::default().pinned_growth(2 * MIB)).unwrap();
+    let config = Config::default()
+        .pinned_growth(2 * MIB)
+        .pinned_source(memmgr::PinnedSource::HostAlloc);
+    let mm = MemoryManager::new(config).unwrap();
     let cached = mm.allocate_pinned(2 * MIB).unwrap();
     // SAFETY: nobody uses the block.
     unsafe { mm.free_pinned(cached).unwrap() };

@@ -10,7 +10,7 @@ mod rig;
 
 use common::{MIB, child, stall};
 use memmgr::{
-    Config, Error, MemoryManager, Observer, Place, PoolStats, SegmentChange, Stream,
+    Config, Error, MemoryManager, Observer, PinnedSource, Place, PoolStats, SegmentChange, Stream,
     cuda_calls_on_this_thread,
 };
 use memmgr_tests::Gate;
@@ -53,6 +53,7 @@ fn turn() -> MutexGuard<'static, ()> {
 fn warm(idle: usize) -> Config {
     Config::default()
         .pinned_growth(STEP)
+        .pinned_source(PinnedSource::HostAlloc)
         .pinned_warm_up(Some(idle))
 }
 

@@ -11,6 +11,7 @@ mod cpus;
 mod figure;
 mod loops;
 mod overlap;
+mod pinned_growth;
 mod producer;
 mod reference;
 mod single;
@@ -117,6 +118,7 @@ impl<W: Write> Bench<'_, W> {
             Workload::Tail => single::tail(self),
             Workload::Holes => single::holes(self),
             Workload::Pinned => single::pinned(self),
+            Workload::PinnedGrowth => pinned_growth::run(self),
             Workload::Threads => threads::run(self),
             Workload::Producer => producer::run(self),
             Workload::Streams => streams::run(self),

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use memmgr::{DeviceAllocatorMode, Error, Stream};
+use memmgr::{DeviceAllocatorMode, Error};
 
 use super::Bench;
 use super::figure::Row;
@@ -126,9 +126,8 @@ fn twice(allocator: &mut impl Allocator, trace: &Trace) -> Result<([f64; 2], u64
 
 fn managed(trace: &Trace, ordinal: i32) -> Result<([f64; 2], u64, Option<u64>)> {
     with_manager(|manager| {
-        let streams = (0..trace.streams).map(|_| Stream::new());
-        let streams = streams.collect::<Result<Vec<_>, _>>()?;
-        let (times, failures) = twice(&mut Managed { manager, streams }, trace)?;
+        let mut managed = Managed::new(manager, trace.streams)?;
+        let (times, failures) = twice(&mut managed, trace)?;
         let usage = device::usage(manager, DeviceAllocatorMode::BestFitPool, ordinal)?;
         Ok((times, failures, Some(usage.peak_reserved)))
     })

@@ -92,6 +92,14 @@ impl Adopted {
         block
     }
 
+    /// Whether the address lies in memory of the host that is registered.
+    pub fn is_host(&self, address: usize) -> bool {
+        let blocks = lock(&self.blocks);
+        (blocks.range(..=address).next_back()).is_some_and(|(start, block)| {
+            matches!(block.owner, Owner::Host(_)) && address - start < block.bytes
+        })
+    }
+
     /// Takes host memory out of the books: nothing touches it any more, and it is not registered.
     pub fn take_host(&self, address: usize) -> Option<Box<dyn Any + Send>> {
         self.remove(address)?.owner.take_host()

@@ -1,19 +1,20 @@
 //! What managers and guards share: the pools and async modes of each device, and the routing of every request to them.
 
-use super::{LiveBlock, adopted::Adopted, warm_up::Warmer};
+use super::{LiveBlock, adopted::Adopted, release::Releaser, rescue::Served, warm_up::Warmer};
 use crate::{
     capture,
     config::Config,
     context,
     cuda::{self, CopyKind},
-    device::{keeping_current, memory_pools_supported, on_device},
-    error::{Error, OutOfMemory, Place, Result},
+    device::{memory_pools_supported, on_device},
+    error::{Error, Place, Result},
     event::Fence,
     foreign,
     mode::DeviceAllocatorMode,
+    out_of_memory::OutOfMemory,
     planted::{self, Mistake},
     pool::{
-        Announced, BlockRange, FreeOn, LiveRange, Pool, PoolConfig,
+        Announced, BlockRange, FreeOn, LiveRange, Pool, PoolConfig, best_fit, is_refused_by_limit,
         native::{Family, Native},
         observer::{By, Observed},
         segment::Source,
@@ -28,8 +29,8 @@ use crate::{
 };
 use std::{cell::OnceCell, ffi::c_void, sync::Arc};
 
-/// How often the hook of [`MemoryManager::on_out_of_memory`] is asked for one request.
-const HOOK_CALLS: usize = 16;
+/// How often others may take what was made for a request.
+const HASTY: usize = 8;
 
 pub(super) type Hook = Arc<dyn Fn(&OutOfMemory) -> bool + Send + Sync>;
 
@@ -38,6 +39,8 @@ pub(crate) struct Inner {
     pub(super) pinned: Arc<Pool>,
     /// Keeps some of it idle.
     pub(super) warmer: Warmer,
+    /// Gives back what has been idle for a while.
+    pub(super) releaser: Releaser,
     pub(super) devices: OnceLock<Box<[OnceLock<DeviceState>]>>,
     pub(super) mode: AtomicU8,
     pub(super) config: Mutex<Config>,
@@ -50,6 +53,8 @@ pub(crate) struct Inner {
     pub(super) drop_failures: AtomicU64,
     pub(super) last_drop_failure: Mutex<Option<Error>>,
     pub(super) fallback_reported: AtomicBool,
+    /// Whether pageable memory may take the place of pinned memory.
+    pub(super) pinned_fallback: bool,
 }
 
 /// Everything of one device.
@@ -145,11 +150,12 @@ impl DeviceState {
         Ok(*self.pools_supported.get_or_init(|| supported))
     }
 
-    pub(super) fn trim(&self) -> Result<usize> {
-        let mut total = self.pool.trim();
+    /// Gives idle memory back until each pool holds at most `target` bytes.
+    pub(super) fn trim_to(&self, target: usize) -> Result<usize> {
+        let mut total = self.pool.trim_to(target);
         if self.native.is_used() {
-            total = sum(total, self.native.trim(Family::Current));
-            total = sum(total, self.native.trim(Family::Own));
+            total = sum(total, self.native.trim_to(Family::Current, target));
+            total = sum(total, self.native.trim_to(Family::Own, target));
         }
         total
     }
@@ -211,12 +217,13 @@ impl Inner {
                     PoolConfig {
                         initial: config.device_pool_size,
                         limit: config.device_pool_limit,
+                        limit_share: config.device_pool_limit_share,
                         growth: config.device_growth,
                         reuse: config.reuse,
                     },
                     self.observed.clone(),
                 ),
-                native: Native::new(ordinal, config.device_pool_size),
+                native: Native::new(ordinal, config.device_pool_size, config.release_threshold),
                 pools_supported: OnceLock::new(),
             }
         }))
@@ -283,26 +290,66 @@ impl Inner {
         self.gate()?;
         // What is given back for this request stays there for it.
         let held = OnceCell::new();
-        let address = self.with_rescue(
-            || self.pinned.allocate(size, None, raw),
-            &self.pinned,
-            || {
-                held.get_or_init(|| self.warmer.hold(&self.pinned));
-                self.pinned.trim()
-            },
-        )?;
+        let trim = || {
+            held.get_or_init(|| self.warmer.hold(&self.pinned));
+            self.pinned.trim_to(0)
+        };
+        let served = Served {
+            pool: &self.pinned,
+            native: None,
+            trim: &trim,
+        };
+        let address = match self.with_rescue(|| self.pinned.allocate(size, None, raw), served) {
+            Err(error) if self.pinned_fallback && error.is_out_of_memory() => {
+                self.allocate_pageable(size, raw, error)
+            }
+            other => other,
+        }?;
         drop(held);
         self.warmer.after_allocation(&self.pinned);
+        self.releaser.after_growth();
         self.observed.tell(|observer| {
             observer.on_allocate(Place::Pinned, address..address + size, By::Host)
         });
         Ok(address)
     }
 
-    /// Gives idle pinned memory back; nobody reserves it again meanwhile.
-    pub(super) fn trim_pinned(&self) -> Result<usize> {
+    /// A request for pinned memory that found none, served with pageable memory.
+    #[cold]
+    fn allocate_pageable(&self, size: usize, raw: bool, refused: Error) -> Result<usize> {
+        let Error::OutOfMemory(refusal) = &refused else {
+            return Err(refused);
+        };
+        if is_refused_by_limit(&refused) {
+            return Err(refused);
+        }
+        // It stands for the configured size, if that could not be had.
+        let initial = if refusal.initial {
+            refusal.requested
+        } else {
+            0
+        };
+        let len = best_fit::checked(size.max(initial))?;
+        tracing::warn!(%refused, "pinned memory is served with pageable memory");
+        // Others may be faster than this request.
+        for _ in 0..HASTY {
+            self.pinned.grow_pageable(len)?;
+            if let Ok(address) = self.pinned.allocate(size, None, raw) {
+                return Ok(address);
+            }
+        }
+        Err(refused)
+    }
+
+    /// Whether the address lies in page-locked memory of the manager's, or in memory that it has registered for its owner.
+    pub(super) fn is_pinned(&self, address: usize) -> bool {
+        self.pinned.is_page_locked(address) || self.adopted.is_host(address)
+    }
+
+    /// Gives idle pinned memory back, as far as more than `target` bytes are held; nobody reserves it again meanwhile.
+    pub(super) fn trim_pinned_to(&self, target: usize) -> Result<usize> {
         let _held = self.warmer.hold(&self.pinned);
-        self.pinned.trim()
+        self.pinned.trim_to(target)
     }
 
     /// Device memory of the own pool, if it needs no look at anything else: the pool serves it from one span at once, and
@@ -360,7 +407,13 @@ impl Inner {
             None => state.pool.allocate(size, on, raw),
             Some(family) => state.native.allocate(family, size, on, raw),
         };
-        let address = self.with_rescue(allocate, &state.pool, || state.trim())?;
+        let served = Served {
+            pool: &state.pool,
+            native: Some((state, family)),
+            trim: &|| state.trim_to(0),
+        };
+        let address = self.with_rescue(allocate, served)?;
+        self.releaser.after_growth();
         self.observed.tell(|observer| {
             let by = on.map_or(By::Host, |handle| By::Stream(handle.core().id()));
             observer.on_allocate(Place::Device(ordinal), address..address + size, by);
@@ -375,73 +428,6 @@ impl Inner {
             keeper.keep(self, home, BlockRange::all(address), true);
         }
         Ok((address, home))
-    }
-
-    /// Tries a request. When memory has run out: gives idle memory back, waits for what is pending, asks the hook, each
-    /// time trying again.
-    #[inline]
-    pub(super) fn with_rescue(
-        &self,
-        allocate: impl Fn() -> Result<usize>,
-        pool: &Pool,
-        trim: impl Fn() -> Result<usize>,
-    ) -> Result<usize> {
-        match allocate() {
-            Err(Error::OutOfMemory(refusal)) => self.rescue(refusal, &allocate, pool, &trim),
-            other => other,
-        }
-    }
-
-    /// A request has found no memory.
-    #[cold]
-    fn rescue(
-        &self,
-        mut refusal: Box<OutOfMemory>,
-        allocate: &dyn Fn() -> Result<usize>,
-        pool: &Pool,
-        trim: &dyn Fn() -> Result<usize>,
-    ) -> Result<usize> {
-        // First what is idle; only then wait for work that may have nothing to do with this request.
-        for waits in [false, true] {
-            if !refusal.can_ever_fit()
-                || (waits && pool.stats().pending == 0 && self.adopted.leaving() == 0)
-            {
-                break;
-            }
-            if waits && let Err(error) = pool.wait_for_pending() {
-                tracing::debug!(%error, "some memory stays pending");
-            }
-            if waits {
-                self.adopted.release();
-            }
-            if trim()? == 0 && !waits {
-                continue;
-            }
-            match allocate() {
-                Err(Error::OutOfMemory(again)) => refusal = again,
-                other => return other,
-            }
-        }
-        // Nothing that a hook frees would make room for what can never fit.
-        let hook = lock(&self.hook).clone().filter(|_| refusal.can_ever_fit());
-        for _ in 0..HOOK_CALLS {
-            let Some(hook) = &hook else { break };
-            let asked = foreign::report("the hook", || keeping_current(|| hook(&refusal)));
-            if !asked.unwrap_or(false) {
-                break;
-            }
-            match allocate() {
-                Err(Error::OutOfMemory(again)) => refusal = again,
-                other => return other,
-            }
-        }
-        if refusal.can_ever_fit() && pool.waits_for_a_capture() {
-            return Err(capture::refusal(
-                &format!("{refusal}. Part of it was freed on a stream, which nobody can ask"),
-                "allocate before the capture begins, or after it has ended",
-            ));
-        }
-        Err(Error::OutOfMemory(refusal))
     }
 
     /// Frees a block of an own pool, if nothing else has to be looked at.

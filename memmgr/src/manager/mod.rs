@@ -2,19 +2,22 @@
 
 pub(crate) mod adopted;
 mod inner;
+mod release;
+mod rescue;
 mod warm_up;
 
 pub(crate) use inner::{Home, Inner};
 
 use crate::{
     capture, checker,
-    config::Config,
+    config::{Config, PinnedSource},
     context,
     cuda::{self, CopyKind, Rows},
     device::on_device,
-    error::{Error, OutOfMemory, Place, Result},
+    error::{Error, Place, Result},
     event::Fence,
     mode::DeviceAllocatorMode,
+    out_of_memory::OutOfMemory,
     pool::{
         FreeOn, Pool, PoolConfig,
         native::Family,
@@ -32,6 +35,7 @@ use crate::{
 };
 use inner::{Hook, Memory, Touched, sum};
 use lazy_static::lazy_static;
+use release::Releaser;
 use std::{ffi::c_void, fmt, sync::Arc};
 use warm_up::Warmer;
 
@@ -127,16 +131,23 @@ impl MemoryManager {
         let pinned = PoolConfig {
             initial: config.pinned_pool_size,
             limit: config.pinned_pool_limit,
+            limit_share: None,
             growth: config.pinned_growth,
             reuse: config.reuse,
         };
+        let source = match config.pinned_source {
+            PinnedSource::HostRegister => Source::Registered,
+            PinnedSource::HostAlloc => Source::Pinned,
+        };
         let observed = Observed::default();
         Self {
-            inner: Arc::new(Inner {
-                pinned: Arc::new(Pool::new(Source::Pinned, pinned, observed.clone())),
+            inner: Arc::new_cyclic(|inner| Inner {
+                pinned: Arc::new(Pool::new(source, pinned, observed.clone())),
                 warmer: Warmer::new(config.pinned_warm_up),
+                releaser: Releaser::new(&config, inner.clone()),
                 devices: OnceLock::new(),
                 mode: AtomicU8::new(config.mode.index()),
+                pinned_fallback: config.pinned_fallback,
                 config: Mutex::new(config),
                 misconfigured,
                 adopted: Default::default(),
@@ -152,7 +163,7 @@ impl MemoryManager {
     // Pinned memory
 
     /// Page-locked host memory of at least `size` bytes, 256-byte aligned, portable, not write-combined (reference:
-    /// `allocatePinned`; segments come from `cudaHostAlloc`).
+    /// `allocatePinned`; [`Config::pinned_source`] says where segments come from).
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::LimitExceeded`], [`Error::InvalidSize`] (near `usize::MAX`),
@@ -179,6 +190,13 @@ impl MemoryManager {
         let _called = checker::called_here();
         self.inner
             .free(ptr.expose_provenance(), FreeOn::Recorded, Memory::Pinned)
+    }
+
+    /// Whether `ptr` points into page-locked memory: of the manager's pinned pool, or adopted from the host. Otherwise it is
+    /// memory of others, of a device, or pageable memory that [`Config::pinned_fallback`] has put in the place of pinned
+    /// memory. Makes no CUDA call.
+    pub fn is_pinned(&self, ptr: *const c_void) -> bool {
+        !process::is_forked() && self.inner.is_pinned(ptr.addr())
     }
 
     /// Grows the pinned pool, on the calling thread, until at least `bytes` of it are idle; how many bytes were reserved for
@@ -557,12 +575,15 @@ impl MemoryManager {
         self.inner.warmer.after_limit(&self.inner.pinned);
     }
 
-    /// Sets the most that each device's own pool may hold, in bytes; what it holds beyond stays until it is trimmed.
+    /// Sets the most that each device's own pool may hold, in bytes, in place of [`Config::device_pool_limit_share`] too; what it holds beyond stays until it is trimmed.
     pub fn set_device_pool_limit(&self, limit: Option<usize>) {
         if process::is_forked() {
             return;
         }
-        lock(&self.inner.config).device_pool_limit = limit;
+        {
+            let mut config = lock(&self.inner.config);
+            (config.device_pool_limit, config.device_pool_limit_share) = (limit, None);
+        }
         for state in self.inner.states() {
             state.pool.set_limit(limit);
         }
@@ -625,7 +646,8 @@ impl MemoryManager {
 
     // Looking and giving back
 
-    /// The figures of all pools, in bytes; makes no CUDA call. All zero in a forked child.
+    /// The figures of all pools, in bytes; makes no CUDA call. Takes time in proportion to the number of blocks, since those of
+    /// fragmentation are counted when they are asked for. All zero in a forked child.
     pub fn stats(&self) -> Stats {
         if process::is_forked() {
             return Stats::default();
@@ -685,12 +707,23 @@ impl MemoryManager {
     /// What the runtime says; the rest has been given back all the same.
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn trim(&self) -> Result<usize> {
+        self.trim_to(0)
+    }
+
+    /// As [`MemoryManager::trim`], until each pool (pinned; on each device that of every mode) holds at most `target` bytes:
+    /// the bytes really given back. Memory goes back by whole segments, those first that leave the most; a pool whose live
+    /// blocks lie in more than `target` bytes of segments keeps these.
+    ///
+    /// # Errors
+    /// As [`MemoryManager::trim`].
+    #[cfg_attr(feature = "sim", track_caller)]
+    pub fn trim_to(&self, target: usize) -> Result<usize> {
         let _called = checker::called_here();
         context::check_all()?;
         self.inner.adopted.release();
-        let mut total = self.inner.trim_pinned();
+        let mut total = self.inner.trim_pinned_to(target);
         for state in self.inner.states() {
-            total = sum(total, state.trim());
+            total = sum(total, state.trim_to(target));
         }
         total
     }

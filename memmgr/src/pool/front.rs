@@ -660,6 +660,7 @@ mod tests {
         let config = PoolConfig {
             initial: reserved,
             limit: None,
+            limit_share: None,
             growth: 0,
             reuse: Reuse::default(),
         };
@@ -692,7 +693,7 @@ mod tests {
         );
         pool.check().unwrap();
         stream.synchronize().unwrap();
-        assert_eq!(pool.trim().unwrap(), reserved);
+        assert_eq!(pool.trim_to(0).unwrap(), reserved);
     }
 
     #[test]

@@ -2,7 +2,14 @@
 //!
 //! Every function here takes the lock for short steps and makes its CUDA calls between them.
 
+mod pageable;
+mod settle;
+mod trim;
 mod warm_up;
+
+pub(crate) use pageable::is_refused_by_limit;
+pub(crate) use trim::Seen;
+pub(crate) use warm_up::Busy;
 
 use super::{GRANULE, Pool, State, best_fit, observer::SegmentChange, segment};
 use crate::{
@@ -84,6 +91,7 @@ impl Pool {
 
     /// Reserves the configured size, as far as the limit allows, once; the bytes.
     fn prepare(&self) -> Result<usize> {
+        self.resolve_limit()?;
         let len = {
             let mut state = self.state.lock();
             if state.prepared {
@@ -129,6 +137,20 @@ impl Pool {
         let mut state = self.enter(base, len)?;
         state.prepared = true;
         Ok(len)
+    }
+
+    /// Turns a limit that is a share of the place's memory into bytes, once.
+    fn resolve_limit(&self) -> Result<()> {
+        if self.state.lock().config.limit_share.is_none() {
+            return Ok(());
+        }
+        let total = self.source.capacity()?.total;
+        let config = &mut self.state.lock().config;
+        if let Some(share) = config.limit_share.take() {
+            let limit = (total as f64 * share) as usize;
+            config.limit = Some(config.limit.map_or(limit, |set| set.min(limit)));
+        }
+        Ok(())
     }
 
     /// Asks about closed epochs and recorded uses, and searches again.
@@ -360,15 +382,6 @@ impl Pool {
         self.state
             .lock()
             .out_of_memory(self.place(), size, capacity)
-    }
-
-    /// Gives every wholly idle segment back to CUDA; the bytes. Work that is still running keeps its memory.
-    pub fn trim(&self) -> Result<usize> {
-        self.flush_front();
-        self.poll(true);
-        self.end_epochs(None);
-        segment::release_orphans();
-        self.release_segments(|_, _| true)
     }
 
     /// Gives segments back that `shutdown` could not, unless CUDA would make this call wait for running work.

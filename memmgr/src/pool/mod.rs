@@ -7,6 +7,7 @@
 pub(crate) mod best_fit;
 mod front;
 mod hit;
+pub(crate) mod host_memory;
 mod live;
 mod miss;
 pub(crate) mod native;
@@ -17,14 +18,16 @@ pub(crate) mod segment;
 mod uses;
 
 pub(crate) use live::Freed;
+pub(crate) use miss::{Busy, Seen, is_refused_by_limit};
 pub(crate) use recorded::{Span, Use, Users, pending_uses, query_all, record};
 pub(crate) use uses::{BlockRange, check_inside};
 
 use crate::{
     biased::Biased,
     config::Reuse,
-    error::{Error, OutOfMemory, Place, Result},
+    error::{Error, Place, Result},
     event::Fence,
+    out_of_memory::{Holders, OutOfMemory},
     stats::PoolStats,
     stream::{Handle, StreamCore},
     sync::{Condvar, atomic::AtomicBool, thread::ThreadId},
@@ -46,6 +49,8 @@ pub(crate) use best_fit::GRANULE;
 pub(crate) struct PoolConfig {
     pub initial: usize,
     pub limit: Option<usize>,
+    /// A limit that is a share of all memory of the place, until that is known.
+    pub limit_share: Option<f64>,
     pub growth: usize,
     pub reuse: Reuse,
 }
@@ -55,6 +60,8 @@ pub(crate) struct PoolConfig {
 struct Counters {
     peak_in_use: usize,
     peak_reserved: usize,
+    /// The largest request that was not served at the first look.
+    largest_miss: usize,
     /// Requests that were served at the first look.
     hits: u64,
     /// Requests that were served later.
@@ -181,6 +188,10 @@ impl Pool {
             Ok(_) => state.counters.served += 1,
             Err(_) => state.counters.failures += 1,
         }
+        // A size that is refused whatever is free says nothing of fragmentation.
+        if matches!(&served, Ok(_) | Err(Error::OutOfMemory(_))) {
+            state.counters.largest_miss = state.counters.largest_miss.max(request.size);
+        }
         served
     }
 
@@ -302,14 +313,16 @@ impl Pool {
 
     /// Sets the most that the pool may hold; what it holds beyond stays.
     pub fn set_limit(&self, bytes: Option<usize>) {
-        self.state.lock().config.limit = bytes;
+        let config = &mut self.state.lock().config;
+        (config.limit, config.limit_share) = (bytes, None);
     }
 
-    /// The figures.
+    /// The figures. Looks at every block.
     pub fn stats(&self) -> PoolStats {
         self.flush_front();
         let state = self.state.lock();
         let (space, counters) = (state.space.stats(), &state.counters);
+        let waste = (state.space).waste(counters.largest_miss, |live| self.requested(live));
         let hits = counters.hits.saturating_add(self.front.reuses());
         let allocations = hits.saturating_add(counters.served);
         PoolStats {
@@ -318,6 +331,9 @@ impl Pool {
             idle: space.idle,
             pending: space.pending,
             largest_idle: space.largest_idle,
+            internal_waste: waste.internal,
+            external_waste: waste.external,
+            largest_miss: counters.largest_miss,
             peak_in_use: counters.peak_in_use,
             peak_reserved: counters.peak_reserved,
             allocations,
@@ -342,6 +358,13 @@ impl Pool {
         let stats = state.space.stats();
         state.counters.peak_in_use = stats.in_use;
         state.counters.peak_reserved = stats.reserved;
+        state.counters.largest_miss = 0;
+    }
+
+    /// What was asked for of a live block, in bytes.
+    fn requested(&self, live: &Live) -> usize {
+        let fronted = live.front().and_then(|number| self.front.look(number));
+        fronted.map_or(live.requested, |fronted| fronted.requested)
     }
 
     /// Every live block.
@@ -582,10 +605,13 @@ impl State {
             idle: stats.idle,
             pending: stats.pending,
             largest_idle: Some(stats.largest_idle),
+            free_pieces: stats.free_spans,
             initial: false,
             device_free: capacity.free,
             limit: self.config.limit,
             capacity: capacity.total,
+            // Looking at every block is worth it for the last refusal alone.
+            holders: Holders::default(),
         }))
     }
 }

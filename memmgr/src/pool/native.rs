@@ -14,9 +14,10 @@ use crate::{
     context,
     cuda::{self, PoolAttr, RawPool},
     device::on_device,
-    error::{Error, OutOfMemory, Place, Result},
+    error::{Error, Place, Result},
     event::Fence,
     mode::DeviceAllocatorMode,
+    out_of_memory::{Holder, Holders, OutOfMemory},
     planted::{self, Mistake},
     process,
     stats::{NativePoolUsage, PoolStats},
@@ -101,21 +102,24 @@ pub(crate) struct Native {
     own: OnceLock<RawPool>,
     /// Whether the own pool keeps what is configured.
     sized: AtomicBool,
-    /// How much the own pool keeps when memory is released, in bytes.
+    /// How much the own pool keeps when memory is released, in bytes; 0 means everything, unless there is a threshold.
     keep: Mutex<usize>,
+    /// The configured release threshold.
+    threshold: Option<usize>,
     allocating: OnceLock<Stream>,
     freeing: OnceLock<Stream>,
 }
 
 impl Native {
     /// No blocks; makes no CUDA call.
-    pub fn new(device: i32, keep: usize) -> Self {
+    pub fn new(device: i32, keep: usize, threshold: Option<usize>) -> Self {
         Self {
             device,
             state: Mutex::default(),
             own: OnceLock::new(),
             sized: AtomicBool::new(false),
             keep: Mutex::new(keep),
+            threshold,
             allocating: OnceLock::new(),
             freeing: OnceLock::new(),
         }
@@ -155,7 +159,11 @@ impl Native {
         };
         if !self.is_initialized() {
             let keep = *lock(&self.keep);
-            let threshold = if keep == 0 { u64::MAX } else { keep as u64 };
+            let threshold = match self.threshold {
+                Some(threshold) => threshold.max(keep) as u64,
+                None if keep == 0 => u64::MAX,
+                None => keep as u64,
+            };
             // SAFETY: the pool lives as long as this.
             unsafe {
                 cuda::mem_pool_set(pool, PoolAttr::cudaMemPoolAttrReleaseThreshold, threshold)?
@@ -276,25 +284,72 @@ impl Native {
         if on_device(self.device, cuda::mem_get_info)?.1 < size {
             return Err(self.refusal(family, size));
         }
-        // The driver gives memory to others only once the host has seen that it is free.
-        let freed_on = std::mem::take(&mut lock(&self.state).freed_on);
-        for fence in freed_on.into_values() {
-            if let Err(error) = fence.wait_on_host() {
-                tracing::debug!(%error, "some frees cannot be waited for");
+        // The driver gives memory to others only once the host has seen that it is free: of one stream after the other, so
+        // that a request waits for no more than it must; at last of those that free and ask.
+        let mut waited = Vec::new();
+        for last in [false, true] {
+            while last || self.settle_one(&mut waited) {
+                if last {
+                    if let Some(stream) = self.freeing.get() {
+                        stream.synchronize()?;
+                    }
+                    handle.synchronize()?;
+                }
+                if let Err(error) = self.trim(family) {
+                    tracing::debug!(%error, "a memory pool could not be trimmed");
+                }
+                match self.submit_allocation(family, size, handle) {
+                    Err(Error::Cuda {
+                        code: cuda::OUT_OF_MEMORY,
+                        ..
+                    }) => {}
+                    other => return other,
+                }
+                if last {
+                    break;
+                }
             }
         }
-        if let Some(stream) = self.freeing.get() {
-            stream.synchronize()?;
+        Err(self.refusal(family, size))
+    }
+
+    /// Waits until the frees of one more stream have been seen, those first that have finished; false if there is none
+    /// beside those that `waited` names, by uid. What was waited for is added there.
+    pub fn settle_one(&self, waited: &mut Vec<u64>) -> bool {
+        let mut known: Vec<(u64, Arc<Fence>)> = (lock(&self.state).freed_on.iter())
+            .map(|(uid, fence)| (*uid, fence.clone()))
+            .collect();
+        known.retain(|(uid, _)| !waited.contains(uid));
+        let Some(first) = known.first().cloned() else {
+            return false;
+        };
+        known.retain(|(_, fence)| fence.query().unwrap_or(false));
+        if known.is_empty() {
+            if let Err(error) = first.1.wait_on_host() {
+                tracing::debug!(%error, "some frees cannot be waited for");
+            }
+            known.push(first);
         }
-        handle.synchronize()?;
-        self.trim(family)?;
-        match self.submit_allocation(family, size, handle) {
-            Err(Error::Cuda {
-                code: cuda::OUT_OF_MEMORY,
-                ..
-            }) => Err(self.refusal(family, size)),
-            other => other,
+        let mut state = lock(&self.state);
+        for (uid, fence) in known {
+            waited.push(uid);
+            // What was freed meanwhile is later.
+            if (state.freed_on.get(&uid)).is_some_and(|found| Arc::ptr_eq(found, &fence)) {
+                state.freed_on.remove(&uid);
+            }
         }
+        true
+    }
+
+    /// Who holds what is in use in a family.
+    pub fn holders(&self, family: Family) -> Holders {
+        let state = lock(&self.state);
+        let live = (state.blocks.iter()).filter(|(_, block)| block.family == family);
+        Holders::of(live.map(|(address, block)| Holder {
+            size: block.requested,
+            address: *address,
+            stream: block.users.stream.as_ref().map(|core| core.id()),
+        }))
     }
 
     fn refusal(&self, family: Family, size: usize) -> Error {
@@ -308,10 +363,12 @@ impl Native {
             idle: usage.reserved.saturating_sub(usage.used),
             pending: 0,
             largest_idle: None,
+            free_pieces: 0,
             initial: false,
             device_free: Some(free),
             limit: None,
             capacity: total,
+            holders: Holders::default(),
         }))
     }
 
@@ -667,13 +724,18 @@ impl Native {
 
     /// Gives the family's idle memory back to the device; the bytes.
     pub fn trim(&self, family: Family) -> Result<usize> {
+        self.trim_to(family, 0)
+    }
+
+    /// As [`Native::trim`], until at most `target` bytes are held.
+    pub fn trim_to(&self, family: Family, target: usize) -> Result<usize> {
         if family == Family::Own && self.own.get().is_none() {
             return Ok(0);
         }
         let before = self.usage(family)?.reserved;
         let pool = self.pool_of(family)?;
         // SAFETY: as in `usage`.
-        unsafe { cuda::mem_pool_trim(pool, 0)? };
+        unsafe { cuda::mem_pool_trim(pool, target)? };
         Ok(before.saturating_sub(self.usage(family)?.reserved))
     }
 
@@ -722,7 +784,7 @@ impl Drop for Native {
         });
         // In a host function nothing can be given back: a later call does it, by dropping what is left.
         if own.is_some() || !parked.is_empty() {
-            let left = Self::new(self.device, 0);
+            let left = Self::new(self.device, 0, None);
             lock(&left.state).parked = parked;
             if let Some(own) = own {
                 let _ = left.own.set(own);

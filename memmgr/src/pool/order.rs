@@ -700,6 +700,23 @@ impl Order {
         Some(rank)
     }
 
+    /// The streams that an owner waits for, by uid, in order. `None`: no proof of completion will come.
+    pub fn streams_of(&self, ids: &[OwnerId]) -> Option<Vec<u64>> {
+        let marks = || {
+            (ids.iter())
+                .filter_map(|id| self.entry(*id))
+                .flat_map(|entry| &entry.marks)
+        };
+        let pending = || marks().filter(|mark| !mark.is_done());
+        if pending().any(|mark| mark.is_lost()) {
+            return None;
+        }
+        let mut streams: Vec<u64> = pending().map(|mark| mark.core().uid).collect();
+        streams.sort_unstable();
+        streams.dedup();
+        Some(streams)
+    }
+
     /// Fences worth asking about: per stream the oldest closed ones, and the open epochs of streams that have ended.
     pub fn candidates(&mut self, all: bool) -> Vec<Vec<Arc<Fence>>> {
         let ended: Vec<Arc<Fence>> = self

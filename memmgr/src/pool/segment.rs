@@ -1,4 +1,4 @@
-//! Where segments come from: `cudaMalloc` for devices, `cudaHostAlloc` for pinned memory.
+//! Where segments come from: `cudaMalloc` for devices, `host_memory.rs` for pinned memory.
 //!
 //! A segment is zeroed once when it is made, so that no buffer ever shows what another process left in memory.
 
@@ -9,6 +9,7 @@ use crate::{
     event::Fence,
     manager::adopted,
     planted::{self, Mistake},
+    pool::host_memory,
     stream::{Stream, handle_of},
     sync::{Mutex, OnceLock, lock},
 };
@@ -26,6 +27,8 @@ pub(crate) enum Source {
     },
     /// `cudaHostAlloc`, portable.
     Pinned,
+    /// Pages of the host's that are registered; where that fails, `cudaHostAlloc`.
+    Registered,
 }
 
 impl Source {
@@ -41,7 +44,7 @@ impl Source {
     pub fn place(&self) -> Place {
         match self {
             Source::Malloc { device, .. } => Place::Device(*device),
-            Source::Pinned => Place::Pinned,
+            Source::Pinned | Source::Registered => Place::Pinned,
         }
     }
 
@@ -66,12 +69,8 @@ impl Source {
                 context::note(*device);
                 Ok(base)
             }),
-            Source::Pinned => {
-                let base = cuda::host_alloc(len)?;
-                // SAFETY: the runtime just gave us `len` writable bytes that nobody else knows.
-                unsafe { std::ptr::write_bytes(cuda::pointer(base).cast::<u8>(), 0, len) };
-                Ok(base)
-            }
+            Source::Pinned => host_memory::create(len, false),
+            Source::Registered => host_memory::create(len, true),
         }
     }
 
@@ -84,7 +83,7 @@ impl Source {
             // SAFETY: as this function demands.
             Source::Malloc { device, .. } => on_device(*device, || unsafe { cuda::free(base) }),
             // SAFETY: as this function demands.
-            Source::Pinned => unsafe { cuda::free_host(base) },
+            Source::Pinned | Source::Registered => unsafe { host_memory::destroy(base) },
         }
     }
 
@@ -98,7 +97,7 @@ impl Source {
                     free: Some(free),
                 })
             }
-            Source::Pinned => {
+            Source::Pinned | Source::Registered => {
                 // SAFETY: sysconf reads a number of the system.
                 let (pages, size) = unsafe {
                     (

@@ -112,15 +112,19 @@ impl Kind {
     }
 }
 
-/// All figures of a manager but two: how often it refused, and the CUDA calls of the whole process.
+/// All figures of a manager but two: what it refused, and the CUDA calls of the whole process.
 pub fn figures(manager: &MemoryManager) -> Stats {
     let mut stats = manager.stats();
     stats.cuda_calls.clear();
-    stats.pinned.failures = 0;
-    for device in &mut stats.device {
-        device.best_fit.failures = 0;
-        device.async_stream_ordered.failures = 0;
-        device.cuda_async_pool.failures = 0;
+    let of_devices = (stats.device.iter_mut()).flat_map(|device| {
+        [
+            &mut device.best_fit,
+            &mut device.async_stream_ordered,
+            &mut device.cuda_async_pool,
+        ]
+    });
+    for of in of_devices.chain([&mut stats.pinned]) {
+        (of.failures, of.largest_miss, of.external_waste) = (0, 0, 0);
     }
     stats
 }

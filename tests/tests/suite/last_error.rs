@@ -255,7 +255,7 @@ fn any_failing_call_is_named_and_leaves_the_slot_clean() {
     let mut wrong = Vec::new();
     for (function, action) in actions {
         for pending in [false, true] {
-            let manager = manager();
+            let manager = allocating();
             let stream = Stream::new().unwrap();
             let warm = manager.allocate_device(256).unwrap();
             // SAFETY: nobody uses the block.
@@ -291,6 +291,13 @@ fn any_failing_call_is_named_and_leaves_the_slot_clean() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// A manager whose pinned memory comes from `cudaHostAlloc` alone.
+#[cfg(feature = "sim")]
+fn allocating() -> memmgr::MemoryManager {
+    let config = memmgr::Config::default().pinned_source(memmgr::PinnedSource::HostAlloc);
+    memmgr::MemoryManager::new(config).unwrap()
+}
+
 /// Out of memory that was handled by a smaller segment, or is reported in an error of its own, leaves no code 2.
 #[cfg(feature = "sim")]
 #[test]
@@ -298,7 +305,7 @@ fn out_of_memory_that_was_handled_leaves_nothing_behind() {
     use cudart_sim::sys::cudaError;
     for (pinned, function) in [(false, "cudaMalloc"), (true, "cudaHostAlloc")] {
         for times in [1, 100] {
-            let manager = manager();
+            let manager = allocating();
             let fault =
                 cudart_sim::fail(function, cudaError::cudaErrorMemoryAllocation).times(times);
             let result = if pinned {

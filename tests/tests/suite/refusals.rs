@@ -4,7 +4,7 @@
 use crate::common::assert_sound;
 use crate::common::{MIB, last_error};
 use memmgr::MemoryManager;
-use memmgr::{Config, Error, Stream};
+use memmgr::{Config, Error, PinnedSource, Stream};
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering::SeqCst},
@@ -22,6 +22,7 @@ impl Cached {
         let config = Config::default()
             .device_growth(2 * MIB)
             .pinned_growth(2 * MIB)
+            .pinned_source(PinnedSource::HostAlloc)
             .device_pool_limit(Some(64 * MIB))
             .pinned_pool_limit(Some(64 * MIB));
         let cached = Self {

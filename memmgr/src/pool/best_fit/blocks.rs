@@ -179,6 +179,11 @@ impl<T: Default> Blocks<T> {
         self.records.len()
     }
 
+    /// All records, vacant ones too.
+    pub fn records(&self) -> &[Block<T>] {
+        &self.records
+    }
+
     /// The number of vacant records.
     pub fn vacant_count(&self) -> usize {
         self.vacant_count

@@ -48,6 +48,7 @@ mod space;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod waste;
 
 use std::fmt;
 

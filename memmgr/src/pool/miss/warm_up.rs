@@ -160,11 +160,11 @@ static QUIET: Condvar = Condvar::new();
 static ATEXIT: Once = Once::new();
 
 /// As long as this lives the process does not exit, for a while.
-struct Busy;
+pub(crate) struct Busy;
 
 impl Busy {
     /// `None`: it exits.
-    fn enter() -> Option<Self> {
+    pub fn enter() -> Option<Self> {
         // The runtime is in use, so that its own handlers run after this one.
         ATEXIT.call_once(|| {
             // SAFETY: the handler is a plain function without captures that uses statics alone.
