@@ -83,6 +83,12 @@ typedef struct memmgr_pool_stats {
   uint64_t failures;
   // How many blocks are live.
   size_t live_blocks;
+  // What live blocks hold beyond what was asked for.
+  size_t internal_waste;
+  // What is idle and was of no use to the largest request that found nothing.
+  size_t external_waste;
+  // The largest request that found nothing.
+  size_t largest_miss;
 } memmgr_pool_stats;
 
 // Asked when a request found no memory, without a lock held: it may free memory, through the manager too. `requested` is in

@@ -36,6 +36,12 @@ pub struct memmgr_pool_stats {
     pub failures: u64,
     /// How many blocks are live.
     pub live_blocks: usize,
+    /// What live blocks hold beyond what was asked for.
+    pub internal_waste: usize,
+    /// What is idle and was of no use to the largest request that found nothing.
+    pub external_waste: usize,
+    /// The largest request that found nothing.
+    pub largest_miss: usize,
 }
 
 impl From<&PoolStats> for memmgr_pool_stats {
@@ -55,6 +61,9 @@ impl From<&PoolStats> for memmgr_pool_stats {
             growths: stats.growths,
             failures: stats.failures,
             live_blocks: stats.live_blocks,
+            internal_waste: stats.internal_waste,
+            external_waste: stats.external_waste,
+            largest_miss: stats.largest_miss,
         }
     }
 }

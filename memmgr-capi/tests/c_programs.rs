@@ -166,3 +166,32 @@ fn the_headers_compile_alone_in_every_language() {
             .arg(folder().join("include/memmgr.h")));
     }
 }
+
+/// What the Python package reads is what the library writes.
+#[test]
+fn the_python_package_reads_the_figures_of_the_library() {
+    let program = "
+import ctypes, sys
+import memmgr_torch as memmgr
+library = memmgr.library()
+block = ctypes.c_void_p()
+assert library.memmgr_allocate_device_at(0, ctypes.c_size_t(1000), ctypes.byref(block)) == 0
+figures = memmgr.stats()
+assert (figures.in_use, figures.live_blocks, figures.internal_waste) == (1024, 1, 24), figures
+assert figures.allocations == 1 and figures.reserved >= figures.peak_in_use == 1024, figures
+assert library.memmgr_free_device(block) == 0
+assert memmgr.trim() > 0 and memmgr.stats().reserved == 0
+try:
+    memmgr.stats(0) and memmgr._check(library.memmgr_free_device(ctypes.c_void_p(77)))
+    sys.exit('an unknown pointer was freed')
+except memmgr.Error as error:
+    assert 'unknown pointer' in str(error), error
+print(library.memmgr_backend().decode(), figures)
+";
+    let python = folder().join("../python");
+    let printed = run(Command::new("python3")
+        .args(["-B", "-c", program])
+        .env("PYTHONPATH", python)
+        .env("MEMMGR_LIBRARY", library()));
+    assert!(printed.starts_with("simulated PoolStats("), "{printed}");
+}

@@ -32,7 +32,10 @@ class PoolStats(ctypes.Structure):
     ] + [
         (name, ctypes.c_uint64)
         for name in ("allocations", "frees", "reuses", "waits", "growths", "failures")
-    ] + [("live_blocks", ctypes.c_size_t)]
+    ] + [
+        (name, ctypes.c_size_t)
+        for name in ("live_blocks", "internal_waste", "external_waste", "largest_miss")
+    ]
 
     def as_dict(self):
         """The figures by name."""
