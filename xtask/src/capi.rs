@@ -242,6 +242,7 @@ pub fn for_a_gpu(out: &Path, folder: &Path) -> Result<Vec<PathBuf>> {
     let mut made = vec![library.clone()];
     for (source, compiler, standard) in [
         ("calls.c", "cc", "-std=c11"),
+        ("hot.c", "cc", "-std=c11"),
         ("reference.cpp", "c++", "-std=c++17"),
     ] {
         let program = out.join(source.split('.').next().unwrap_or(source));

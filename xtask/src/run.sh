@@ -80,7 +80,7 @@ fi
 # Programs in C, C++ and Python on libmemmgr.
 clients=$here/clients
 export MEMMGR_LIBRARY=$clients/libmemmgr.so.0
-for program in calls reference; do step "client-$program" "$clients/$program"; done
+for program in calls reference hot; do step "client-$program" "$clients/$program"; done
 if python3 -c 'import torch' 2>/dev/null; then
     step client-torch-streams python3 "$clients/python/tests/torch_streams.py"
     step client-torch-mempool python3 "$clients/python/tests/torch_mempool.py"
