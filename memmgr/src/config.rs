@@ -3,6 +3,7 @@
 use crate::{
     error::{Error, Result},
     mode::DeviceAllocatorMode,
+    source::DeviceSource,
 };
 
 /// What a miss does first when memory of other streams is about to become free.
@@ -28,7 +29,8 @@ pub struct Config {
     pub pinned_pool_limit: Option<usize>,
     /// The most that each device's own pool may hold.
     pub device_pool_limit: Option<usize>,
-    /// The smallest segment by which a device pool grows.
+    /// The smallest segment by which a device pool grows, if its segments come from `cudaMalloc`. A pool of virtual memory grows
+    /// by what is missing.
     pub device_growth: usize,
     /// The smallest segment by which the pinned pool grows.
     pub pinned_growth: usize,
@@ -52,6 +54,12 @@ pub struct Config {
     ///   allocation.
     /// - An observer is told of these segments on that thread.
     pub pinned_warm_up: Option<usize>,
+    /// Where the memory of each device's own pool comes from. With virtual memory a pool is one range of addresses, idle memory
+    /// moves to where it is needed, and growth is neither held up by full streams nor refused in a capture.
+    pub device_source: DeviceSource,
+    /// Whether other processes shall be able to open the memory of device pools with `cudaIpcGetMemHandle`. That takes
+    /// `cudaMalloc`: [`DeviceSource::Auto`] means [`DeviceSource::Malloc`] then.
+    pub shareable: bool,
     /// The requested device allocator.
     pub mode: DeviceAllocatorMode,
     /// Growing first, or waiting first.
@@ -68,6 +76,8 @@ impl Default for Config {
             device_growth: 32 << 20,
             pinned_growth: 8 << 20,
             pinned_warm_up: None,
+            device_source: DeviceSource::default(),
+            shareable: false,
             mode: DeviceAllocatorMode::default(),
             reuse: Reuse::default(),
         }
@@ -101,6 +111,10 @@ impl Config {
         pinned_growth: usize;
         /// Sets [`Config::pinned_warm_up`], in bytes.
         pinned_warm_up: Option<usize>;
+        /// Sets [`Config::device_source`].
+        device_source: DeviceSource;
+        /// Sets [`Config::shareable`].
+        shareable: bool;
         /// Sets [`Config::mode`].
         mode: DeviceAllocatorMode;
         /// Sets [`Config::reuse`].
@@ -108,8 +122,8 @@ impl Config {
     }
 
     /// The defaults, overridden by `MEMMGR_PINNED_POOL_SIZE`, `MEMMGR_DEVICE_POOL_SIZE`, `MEMMGR_PINNED_POOL_LIMIT`,
-    /// `MEMMGR_DEVICE_POOL_LIMIT`, `MEMMGR_PINNED_WARM_UP` (bytes, or with a suffix K, M, G), `MEMMGR_DEVICE_ALLOCATOR`
-    /// (`pool`, `async`, `cuda-pool`) and `MEMMGR_REUSE` (`speed`, `memory`).
+    /// `MEMMGR_DEVICE_POOL_LIMIT`, `MEMMGR_PINNED_WARM_UP` (bytes, or with a suffix K, M, G), `MEMMGR_DEVICE_SOURCE` (`auto`,
+    /// `malloc`, `vmm`), `MEMMGR_DEVICE_ALLOCATOR` (`pool`, `async`, `cuda-pool`) and `MEMMGR_REUSE` (`speed`, `memory`).
     ///
     /// # Errors
     /// [`Error::InvalidSetting`] names the variable whose value cannot be read, or sizes that contradict each other.
@@ -135,6 +149,11 @@ impl Config {
         config.pinned_pool_limit = size("MEMMGR_PINNED_POOL_LIMIT")?;
         config.device_pool_limit = size("MEMMGR_DEVICE_POOL_LIMIT")?;
         config.pinned_warm_up = size("MEMMGR_PINNED_WARM_UP")?;
+        if let Some(text) = lookup("MEMMGR_DEVICE_SOURCE") {
+            config.device_source = text
+                .parse()
+                .map_err(|_| bad("MEMMGR_DEVICE_SOURCE", &text, "auto, malloc or vmm"))?;
+        }
         if let Some(text) = lookup("MEMMGR_DEVICE_ALLOCATOR") {
             config.mode = text
                 .parse()
@@ -151,8 +170,22 @@ impl Config {
         Ok(config)
     }
 
+    /// The source of device memory that is asked for, [`Config::shareable`] included.
+    pub(crate) fn requested_source(&self) -> DeviceSource {
+        if self.shareable {
+            DeviceSource::Malloc
+        } else {
+            self.device_source
+        }
+    }
+
     /// Refuses settings that contradict each other.
     pub(crate) fn validate(&self) -> Result<()> {
+        if self.shareable && self.device_source == DeviceSource::Virtual {
+            return Err(Error::InvalidSetting {
+                reason: "shareable memory comes from cudaMalloc: set device_source (MEMMGR_DEVICE_SOURCE) to auto or malloc".into(),
+            });
+        }
         let warm_up = self.pinned_warm_up.unwrap_or(0);
         for (what, size, limit) in [
             (

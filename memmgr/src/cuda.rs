@@ -1,8 +1,10 @@
-//! The only file that calls the CUDA runtime. Each function is one CUDA call: refused at exit and in a forked child,
+//! The only file that calls CUDA. Each function is one CUDA call: refused at exit and in a forked child,
 //! counted by name, its failure turned into an [`Error`] that leaves nothing behind in `cudaGetLastError`.
 //!
 //! Functions that take a handle or a pointer are unsafe: the caller vouches that it is alive. `stream.rs`, `event.rs`
-//! and the segment sources own what they pass.
+//! and the segment sources own what they pass. `cuda/virtual_memory.rs` has the driver's calls for virtual memory.
+
+pub(crate) mod virtual_memory;
 
 use crate::{
     error::{Error, Result},
@@ -112,6 +114,8 @@ calls! {
     DeviceGetMemPool => "cudaDeviceGetMemPool",
     MemcpyAsync => "cudaMemcpyAsync", Memcpy2DAsync => "cudaMemcpy2DAsync",
     MemsetAsync => "cudaMemsetAsync", Memset2DAsync => "cudaMemset2DAsync",
+    MemAddressReserve => "cuMemAddressReserve", MemAddressFree => "cuMemAddressFree", MemCreate => "cuMemCreate",
+    MemRelease => "cuMemRelease", MemMap => "cuMemMap", MemUnmap => "cuMemUnmap", MemSetAccess => "cuMemSetAccess",
 }
 
 crate::sync::thread_local! {

@@ -1,0 +1,535 @@
+//! Which physical memory lies where, and what a growth would have to move and to make. No CUDA call is made here.
+//!
+//! A pool of mapped memory has one or more *ranges* of reserved addresses, each a segment of its space. Physical memory comes in
+//! **chunks** that are mapped whole. A chunk that lies wholly inside idle memory can be moved to other addresses; what it leaves
+//! is a gap, which later growth fills again, the lowest run of gaps and idle spans first. The last gap of a range is what was
+//! never used of it.
+//!
+//! The books count in granules, chunks in pages: where a limit cuts into a chunk, the rest of it is mapped, but belongs to the
+//! gap behind it. It is the first part of that gap that becomes memory.
+
+use super::best_fit::{Kind, Piece, Run, Slot, Space};
+use crate::cuda::virtual_memory::RawChunk;
+use std::{collections::BTreeMap, ops::Range};
+
+/// The unit of physical memory, in bytes.
+pub(super) const PAGE: usize = 2 << 20;
+/// New memory comes in chunks of this many bytes, and what is left over in one more.
+const CHUNK: usize = 8 << 20;
+/// So many places in a run are compared.
+const PLACES: usize = 256;
+
+/// Physical memory that is mapped whole, or not at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Chunk {
+    pub raw: RawChunk,
+    /// In bytes.
+    pub len: usize,
+}
+
+/// A chunk that is to be mapped at `to`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Move {
+    pub chunk: Chunk,
+    /// Where it is mapped now; `None`: nowhere.
+    pub from: Option<usize>,
+    pub to: usize,
+}
+
+/// How a pool grows by one run of addresses.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// What becomes idle.
+    pub target: Range<usize>,
+    /// What leaves the books for it: idle memory of the target, and of the chunks that move. The last of a span first.
+    hold: Vec<(Slot, Range<usize>)>,
+    /// Chunks that are there already.
+    pub moves: Vec<Move>,
+    /// Where new chunks are to be mapped.
+    pub make: Vec<Range<usize>>,
+    /// What of the held memory comes back with the target, in bytes.
+    held: usize,
+}
+
+/// What a search for a plan ended with.
+#[derive(Debug)]
+pub(super) enum Planned {
+    /// This serves the request.
+    Plan(Plan),
+    /// The limit forbids every plan.
+    NoRoom,
+    /// There are not enough addresses.
+    NoAddresses,
+}
+
+/// Where physical memory lies.
+#[derive(Debug, Default)]
+pub(super) struct Arena {
+    /// By address.
+    chunks: BTreeMap<usize, Chunk>,
+    /// Chunks that are mapped nowhere, since they could not be mapped back.
+    spare: Vec<Chunk>,
+}
+
+/// A chunk that could move.
+#[derive(Debug, Clone, Copy)]
+struct Idle {
+    chunk: Chunk,
+    /// Where it is, and the span around it.
+    from: Option<(usize, Slot)>,
+}
+
+/// The chunks that could move, by their length; the last of a list is taken first.
+struct Stock(BTreeMap<usize, Vec<Idle>>);
+
+impl Stock {
+    fn take(&mut self, len: usize) -> Option<Idle> {
+        let list = self.0.get_mut(&len)?;
+        let found = list.pop();
+        if list.is_empty() {
+            self.0.remove(&len);
+        }
+        found
+    }
+
+    /// The longest that is not longer.
+    fn at_most(&mut self, len: usize) -> Option<Idle> {
+        let found = *self.0.range(..=len).next_back()?.0;
+        self.take(found)
+    }
+
+    /// The shortest that is longer, but not too long.
+    fn longer(&mut self, than: usize, most: usize) -> Option<Idle> {
+        let found = *self.0.range(than..).next()?.0;
+        if found > most {
+            return None;
+        }
+        self.take(found)
+    }
+}
+
+fn page_floor(addr: usize) -> usize {
+    addr - addr % PAGE
+}
+
+fn page_ceil(addr: usize) -> usize {
+    addr.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX)
+}
+
+/// A part of a gap that is to get memory, and how far it could go on.
+#[derive(Debug, Clone, Copy)]
+struct Hole {
+    start: usize,
+    end: usize,
+    most: usize,
+}
+
+impl Arena {
+    /// The chunk in which an address lies: where it is mapped, and the end of that.
+    fn chunk_at(&self, addr: usize) -> Option<(usize, usize)> {
+        let (start, chunk) = self.chunks.range(..=addr).next_back()?;
+        let end = start.saturating_add(chunk.len);
+        (addr < end).then_some((*start, end))
+    }
+
+    /// The end of what is mapped at the front of a gap.
+    fn mapped_until(&self, gap: usize) -> usize {
+        self.chunk_at(gap).map_or(gap, |(_, end)| end)
+    }
+
+    /// The part of a gap that a block at `block` touches and that has no memory.
+    fn hole(&self, gap: &Piece, block: &Range<usize>) -> Hole {
+        let start = page_floor(gap.addr.max(block.start)).max(self.mapped_until(gap.addr));
+        let end = page_ceil(gap.end.min(block.end)).min(gap.end);
+        Hole {
+            start,
+            end: end.max(start),
+            most: if block.end < gap.end { gap.end } else { end },
+        }
+    }
+
+    /// The holes under a block in a run.
+    fn holes<'a>(
+        &'a self,
+        run: &'a Run,
+        block: &'a Range<usize>,
+    ) -> impl Iterator<Item = Hole> + 'a {
+        run.iter()
+            .filter(|piece| {
+                piece.kind == Kind::Gap && piece.addr < block.end && block.start < piece.end
+            })
+            .map(|gap| self.hole(gap, block))
+    }
+
+    /// The block in a run for which the least memory is missing; ties by address.
+    fn best_block(&self, run: &Run, size: usize) -> Option<Range<usize>> {
+        let (first, last) = (run.first()?.addr, run.last()?.end);
+        if last.saturating_sub(first) < size {
+            return None;
+        }
+        let ends = run.iter().filter_map(|piece| {
+            let start = piece
+                .end
+                .checked_sub(size)
+                .filter(|start| *start >= first)?;
+            // What is mapped at the front of a gap stays together.
+            let gap = run.iter().find(|gap| {
+                gap.kind == Kind::Gap && gap.addr < start && start < self.mapped_until(gap.addr)
+            });
+            Some(gap.map_or(start, |gap| gap.addr))
+        });
+        let starts = run.iter().map(|piece| piece.addr);
+        starts
+            .chain(ends)
+            .take(PLACES)
+            .filter_map(|start| Some(start..start.checked_add(size)?))
+            .filter(|block| block.end <= last)
+            .min_by_key(|block| {
+                let missing = self.holes(run, block).fold(0usize, |sum, hole| {
+                    sum.saturating_add(hole.end - hole.start)
+                });
+                (missing, block.start)
+            })
+    }
+
+    /// The chunks outside of a block that lie wholly inside idle spans.
+    fn stock<T: Default>(&self, space: &mut Space<T>, block: &Range<usize>) -> Stock {
+        let mut found: Vec<Idle> = Vec::new();
+        for span in space.idle_spans(PAGE) {
+            let Kind::Idle(slot) = span.kind else {
+                continue;
+            };
+            let inside = self.chunks.range(span.addr..span.end);
+            found.extend(inside.filter_map(|(start, chunk)| {
+                let end = start.saturating_add(chunk.len);
+                let apart = end <= block.start || block.end <= *start;
+                (end <= span.end && apart).then_some(Idle {
+                    chunk: *chunk,
+                    from: Some((*start, slot)),
+                })
+            }));
+        }
+        // The highest address is taken first, so that the low end stays in one piece.
+        found.sort_unstable_by_key(|idle| idle.from.map(|(start, _)| start));
+        let mut stock: BTreeMap<usize, Vec<Idle>> = BTreeMap::new();
+        let spare = self.spare.iter().map(|chunk| Idle {
+            chunk: *chunk,
+            from: None,
+        });
+        for idle in found.into_iter().chain(spare) {
+            stock.entry(idle.chunk.len).or_default().push(idle);
+        }
+        Stock(stock)
+    }
+
+    /// How a request of `size` bytes can be served, where the pool may get `room` more bytes. Ranges for which `closed` says so
+    /// are left alone.
+    pub fn plan<T: Default>(
+        &self,
+        space: &mut Space<T>,
+        size: usize,
+        room: usize,
+        closed: impl Fn(usize) -> bool,
+    ) -> Planned {
+        let runs: Vec<Run> = space.runs().collect();
+        let mut answer = Planned::NoAddresses;
+        for run in &runs {
+            let is_open = |first: &Piece| {
+                space
+                    .segment_of(first.addr)
+                    .is_some_and(|segment| !closed(segment.base))
+            };
+            if !run.first().is_some_and(is_open) {
+                continue;
+            }
+            let Some(block) = self.best_block(run, size) else {
+                continue;
+            };
+            match self.plan_block(space, run, block, room) {
+                Some(plan) => return Planned::Plan(plan),
+                None => answer = Planned::NoRoom,
+            }
+        }
+        answer
+    }
+
+    fn plan_block<T: Default>(
+        &self,
+        space: &mut Space<T>,
+        run: &Run,
+        block: Range<usize>,
+        room: usize,
+    ) -> Option<Plan> {
+        let mut stock = self.stock(space, &block);
+        let (mut taken, mut moves, mut make) = (Vec::new(), Vec::new(), Vec::new());
+        let mut behind = block.end;
+        for hole in self.holes(run, &block) {
+            let mut at = hole.start;
+            while at < hole.end {
+                let left = hole.end - at;
+                let Some(idle) = stock
+                    .at_most(left)
+                    .or_else(|| stock.longer(left, hole.most - at))
+                else {
+                    make.push(at..hole.end);
+                    at = hole.end;
+                    break;
+                };
+                moves.push(Move {
+                    chunk: idle.chunk,
+                    from: idle.from.map(|(from, _)| from),
+                    to: at,
+                });
+                taken.push(idle);
+                at = at.saturating_add(idle.chunk.len);
+            }
+            behind = behind.max(at);
+        }
+        let start = match run.iter().find(|piece| block.start < piece.end) {
+            Some(Piece {
+                kind: Kind::Gap,
+                addr,
+                ..
+            }) => page_floor(block.start).max(*addr),
+            _ => block.start,
+        };
+        // Idle memory under the block, and then what moves.
+        let mut hold: Vec<(Slot, Range<usize>)> = run
+            .iter()
+            .filter_map(|piece| match piece.kind {
+                Kind::Idle(slot) if piece.addr < block.end && block.start < piece.end => {
+                    let inside = piece.addr.max(block.start)..piece.end.min(block.end);
+                    Some((slot, inside))
+                }
+                _ => None,
+            })
+            .collect();
+        hold.extend(taken.iter().filter_map(|idle| {
+            let (from, slot) = idle.from?;
+            Some((slot, from..from.saturating_add(idle.chunk.len)))
+        }));
+        hold.sort_unstable_by_key(|(_, range)| std::cmp::Reverse(range.start));
+        let spare = taken.iter().filter(|idle| idle.from.is_none());
+        let held = hold
+            .iter()
+            .map(|(_, range)| range.len())
+            .chain(spare.map(|idle| idle.chunk.len))
+            .fold(0usize, usize::saturating_add);
+        // A limit may cut what is behind the block.
+        let more = (behind - start).saturating_sub(held);
+        let excess = more.saturating_sub(room).next_multiple_of(super::GRANULE);
+        if excess > behind - block.end {
+            return None;
+        }
+        Some(Plan {
+            target: start..behind - excess,
+            hold,
+            moves,
+            make: make.into_iter().flat_map(chunks).collect(),
+            held,
+        })
+    }
+
+    /// Takes everything out of the books that the plan needs.
+    pub fn begin<T: Default>(&mut self, space: &mut Space<T>, plan: &Plan) {
+        for (slot, range) in &plan.hold {
+            let done = space.unmap(*slot, range.start, range.len());
+            debug_assert!(done, "what a plan holds is idle");
+        }
+        for one in &plan.moves {
+            match one.from {
+                Some(from) => drop(self.chunks.remove(&from)),
+                None => self.spare.retain(|chunk| *chunk != one.chunk),
+            }
+        }
+    }
+
+    /// The plan has been carried out: `made` are the new chunks.
+    pub fn finish<T: Default>(
+        &mut self,
+        space: &mut Space<T>,
+        plan: &Plan,
+        made: impl IntoIterator<Item = (usize, Chunk)>,
+    ) {
+        let moved = plan.moves.iter().map(|one| (one.to, one.chunk));
+        self.chunks.extend(moved.chain(made));
+        let done = space.map(plan.target.start, plan.target.len(), plan.held);
+        debug_assert!(done, "the target of a plan is a gap");
+    }
+
+    /// The plan has failed, and what it had moved is back, but for `lost` chunks that could not be mapped back.
+    pub fn undo<T: Default>(&mut self, space: &mut Space<T>, plan: &Plan, lost: &[Chunk]) {
+        for one in &plan.moves {
+            match one.from {
+                Some(from) if !lost.contains(&one.chunk) => {
+                    self.chunks.insert(from, one.chunk);
+                }
+                _ => self.spare.push(one.chunk),
+            }
+        }
+        let is_lost = |range: &Range<usize>| {
+            plan.moves
+                .iter()
+                .any(|one| one.from == Some(range.start) && lost.contains(&one.chunk))
+        };
+        for (_, range) in plan.hold.iter().filter(|(_, range)| !is_lost(range)) {
+            let done = space.map(range.start, range.len(), range.len());
+            debug_assert!(done, "what a plan held is a gap");
+        }
+    }
+
+    /// Takes the chunks that nothing uses out of the books: of the ranges for which `wanted` says so, and those that are mapped
+    /// nowhere.
+    pub fn take_idle<T: Default>(
+        &mut self,
+        space: &mut Space<T>,
+        wanted: impl Fn(usize) -> bool,
+    ) -> Idles {
+        let spans: Vec<Piece> = space.idle_spans(super::GRANULE).collect();
+        let mut taken = Idles {
+            unmapped: self.take_spare(),
+            ..Idles::default()
+        };
+        for span in spans {
+            let Kind::Idle(slot) = span.kind else {
+                continue;
+            };
+            if !space
+                .segment_of(span.addr)
+                .is_some_and(|segment| wanted(segment.base))
+            {
+                continue;
+            }
+            // What is mapped behind the span is unused if there is a gap.
+            let end = match space.gap_at(span.end) {
+                Some(_) => self.mapped_until(span.end),
+                None => span.end,
+            };
+            let inside: Vec<(usize, Chunk)> = self
+                .chunks
+                .range(span.addr..span.end)
+                .rev()
+                .filter(|(start, chunk)| start.saturating_add(chunk.len) <= end)
+                .map(|(start, chunk)| (*start, *chunk))
+                .collect();
+            for (start, chunk) in inside {
+                let len = chunk.len.min(span.end - start);
+                if space.unmap(slot, start, len) {
+                    self.chunks.remove(&start);
+                    taken.mapped.push(Taken { start, chunk, len });
+                }
+            }
+        }
+        taken
+    }
+
+    /// Of what [`Arena::take_idle`] has taken, `gone` bytes are gone, and the rest comes back.
+    pub fn put_back<T: Default>(&mut self, space: &mut Space<T>, rest: Idles, gone: usize) {
+        space.drop_held(gone);
+        for Taken { start, chunk, len } in rest.mapped {
+            self.chunks.insert(start, chunk);
+            let done = space.map(start, len, len);
+            debug_assert!(done, "what was taken is a gap");
+        }
+        for (chunk, len) in rest.unmapped {
+            // All of a spare chunk is held.
+            space.add_held(chunk.len - len.min(chunk.len));
+            self.spare.push(chunk);
+        }
+    }
+
+    /// The spare chunks, of which the books count everything.
+    fn take_spare(&mut self) -> Vec<(Chunk, usize)> {
+        let spare = self.spare.drain(..);
+        spare.map(|chunk| (chunk, chunk.len)).collect()
+    }
+
+    /// The chunks in which no live block lies; nobody uses the books afterwards.
+    pub fn take_unused<T: Default>(&mut self, space: &Space<T>) -> Idles {
+        let mut live = space
+            .live_blocks()
+            .map(|block| block.addr..block.addr + block.len)
+            .peekable();
+        let (mut unused, mut kept) = (Vec::new(), BTreeMap::new());
+        for (start, chunk) in std::mem::take(&mut self.chunks) {
+            let end = start.saturating_add(chunk.len);
+            while live.peek().is_some_and(|block| block.end <= start) {
+                live.next();
+            }
+            if live.peek().is_some_and(|block| block.start < end) {
+                kept.insert(start, chunk);
+            } else {
+                let len = chunk.len;
+                unused.push(Taken { start, chunk, len });
+            }
+        }
+        self.chunks = kept;
+        Idles {
+            mapped: unused,
+            unmapped: self.take_spare(),
+        }
+    }
+
+    /// The bytes of all chunks, mapped or not.
+    #[cfg(test)]
+    pub fn bytes(&self) -> usize {
+        let mapped = self.chunks.values().chain(&self.spare);
+        mapped.map(|chunk| chunk.len).sum()
+    }
+
+    /// What the books of the space and of the chunks say of each other.
+    pub fn check<T: Default>(&self, space: &Space<T>) -> Result<(), String> {
+        let mut behind = 0;
+        for (start, chunk) in &self.chunks {
+            if *start < behind || !start.is_multiple_of(PAGE) || !chunk.len.is_multiple_of(PAGE) {
+                return Err(format!(
+                    "the chunk of {} bytes at {start:#x} is misplaced",
+                    chunk.len
+                ));
+            }
+            if space.segment_of(*start).is_none() {
+                return Err(format!("the chunk at {start:#x} lies in no range"));
+            }
+            behind = start.saturating_add(chunk.len);
+        }
+        space.mapped_parts().into_iter().try_for_each(|part| {
+            let mut at = part.start;
+            while at < part.end {
+                match self.chunk_at(at) {
+                    Some((_, end)) => at = end,
+                    None => return Err(format!("no memory is mapped at {at:#x}, which is no gap")),
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Chunks that nothing uses, out of the books.
+#[derive(Debug, Default)]
+pub(super) struct Idles {
+    pub mapped: Vec<Taken>,
+    /// With how much of each the books count, in bytes.
+    pub unmapped: Vec<(Chunk, usize)>,
+}
+
+/// A mapped chunk that is out of the books.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Taken {
+    /// Where it is mapped.
+    pub start: usize,
+    pub chunk: Chunk,
+    /// So much of it was counted, in bytes.
+    pub len: usize,
+}
+
+/// The chunks that new memory in a hole comes in.
+fn chunks(hole: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let mut at = hole.start;
+    std::iter::from_fn(move || {
+        let len = (hole.end - at).min(CHUNK);
+        let chunk = at..at.saturating_add(len);
+        at = chunk.end;
+        (len > 0).then_some(chunk)
+    })
+}
