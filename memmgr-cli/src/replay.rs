@@ -273,7 +273,8 @@ fn replay(
         streams,
     };
     let mut passes = [Pass::default(); 2];
-    for result in &mut passes {
+    for i in 0..5 { let result = &mut passes[i % 2];
+        eprintln!("PASS");
         *result = pass(&mut managed, trace, |events| bar.inc(events as u64))?;
     }
     let usage = device::usage(&manager, mode, ordinal)?;

@@ -14,8 +14,10 @@ use std::{collections::BTreeMap, ops::Range};
 
 /// The unit of physical memory, in bytes.
 pub(super) const PAGE: usize = 2 << 20;
-/// New memory comes in chunks of this many bytes, and what is left over in one more.
-const CHUNK: usize = 8 << 20;
+/// No chunk that is made is longer.
+const LONGEST: usize = 32 << 20;
+/// A chunk is at most such a part of the pool.
+const CHUNKS: usize = 1024;
 /// So many places in a run are compared.
 const PLACES: usize = 256;
 
@@ -77,6 +79,8 @@ struct Idle {
     chunk: Chunk,
     /// Where it is, and the span around it.
     from: Option<(usize, Slot)>,
+    /// The length of that span.
+    span: usize,
 }
 
 /// The chunks that could move, by their length; the last of a list is taken first.
@@ -206,15 +210,20 @@ impl Arena {
                 (end <= span.end && apart).then_some(Idle {
                     chunk: *chunk,
                     from: Some((*start, slot)),
+                    span: span.end - span.addr,
                 })
             }));
         }
-        // The highest address is taken first, so that the low end stays in one piece.
-        found.sort_unstable_by_key(|idle| idle.from.map(|(start, _)| start));
+        // The shortest span is taken first, so that long ones stay, and of one span its end.
+        found.sort_unstable_by_key(|idle| {
+            let start = idle.from.map_or(0, |(start, _)| start);
+            (std::cmp::Reverse(idle.span), start)
+        });
         let mut stock: BTreeMap<usize, Vec<Idle>> = BTreeMap::new();
         let spare = self.spare.iter().map(|chunk| Idle {
             chunk: *chunk,
             from: None,
+            span: 0,
         });
         for idle in found.into_iter().chain(spare) {
             stock.entry(idle.chunk.len).or_default().push(idle);
@@ -321,11 +330,15 @@ impl Arena {
         if excess > behind - block.end {
             return None;
         }
+        let len = chunk_len(block.len(), space.reserved().saturating_add(more));
         Some(Plan {
             target: start..behind - excess,
             hold,
             moves,
-            make: make.into_iter().flat_map(chunks).collect(),
+            make: make
+                .into_iter()
+                .flat_map(|hole| chunks(hole, len))
+                .collect(),
             held,
         })
     }
@@ -523,11 +536,20 @@ pub(super) struct Taken {
     pub len: usize,
 }
 
-/// The chunks that new memory in a hole comes in.
-fn chunks(hole: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+/// How long new chunks are: a small part of the pool, so that it has some thousand of them at most, and at most half of the
+/// request, so that small blocks, which keep their chunk where it is, keep little.
+fn chunk_len(request: usize, reserved: usize) -> usize {
+    let most = LONGEST.min(request / 2).min(reserved / CHUNKS).max(PAGE);
+    // The power of two that is not above it.
+    (most / 2 + 1).checked_next_power_of_two().unwrap_or(PAGE)
+}
+
+/// The chunks that new memory in a hole comes in, each of `len` bytes; what is left over comes in pages.
+fn chunks(hole: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
     let mut at = hole.start;
     std::iter::from_fn(move || {
-        let len = (hole.end - at).min(CHUNK);
+        let left = hole.end - at;
+        let len = if left >= len { len } else { PAGE.min(left) };
         let chunk = at..at.saturating_add(len);
         at = chunk.end;
         (len > 0).then_some(chunk)
