@@ -2,7 +2,7 @@
 //!
 //! A pool of mapped memory has one or more *ranges* of reserved addresses, each a segment of its space. Physical memory comes in
 //! **chunks** that are mapped whole. A chunk that lies wholly inside idle memory can be moved to other addresses; what it leaves
-//! is a gap, which later growth fills again, the lowest run of gaps and idle spans first. The last gap of a range is what was
+//! is a gap, which later growth fills again: it takes the run of gaps and idle spans of which the least is missing. The last gap of a range is what was
 //! never used of it.
 //!
 //! The books count in granules, chunks in pages: where a limit cuts into a chunk, the rest of it is mapped, but belongs to the
@@ -19,7 +19,7 @@ const LONGEST: usize = 32 << 20;
 /// A chunk is at most such a part of the pool.
 const CHUNKS: usize = 1024;
 /// So many places in a run are compared.
-const PLACES: usize = 256;
+const PLACES: usize = 64;
 
 /// Physical memory that is mapped whole, or not at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,8 +79,6 @@ struct Idle {
     chunk: Chunk,
     /// Where it is, and the span around it.
     from: Option<(usize, Slot)>,
-    /// The length of that span.
-    span: usize,
 }
 
 /// The chunks that could move, by their length; the last of a list is taken first.
@@ -165,8 +163,8 @@ impl Arena {
             .map(|gap| self.hole(gap, block))
     }
 
-    /// The block in a run for which the least memory is missing; ties by address.
-    fn best_block(&self, run: &Run, size: usize) -> Option<Range<usize>> {
+    /// The block in a run for which the least memory is missing, and how many bytes that is; ties by address.
+    fn best_block(&self, run: &Run, size: usize) -> Option<(usize, Range<usize>)> {
         let (first, last) = (run.first()?.addr, run.last()?.end);
         if last.saturating_sub(first) < size {
             return None;
@@ -188,12 +186,13 @@ impl Arena {
             .take(PLACES)
             .filter_map(|start| Some(start..start.checked_add(size)?))
             .filter(|block| block.end <= last)
-            .min_by_key(|block| {
-                let missing = self.holes(run, block).fold(0usize, |sum, hole| {
+            .map(|block| {
+                let missing = self.holes(run, &block).fold(0usize, |sum, hole| {
                     sum.saturating_add(hole.end - hole.start)
                 });
-                (missing, block.start)
+                (missing, block)
             })
+            .min_by_key(|(missing, block)| (*missing, block.start))
     }
 
     /// The chunks outside of a block that lie wholly inside idle spans.
@@ -210,20 +209,15 @@ impl Arena {
                 (end <= span.end && apart).then_some(Idle {
                     chunk: *chunk,
                     from: Some((*start, slot)),
-                    span: span.end - span.addr,
                 })
             }));
         }
-        // The shortest span is taken first, so that long ones stay, and of one span its end.
-        found.sort_unstable_by_key(|idle| {
-            let start = idle.from.map_or(0, |(start, _)| start);
-            (std::cmp::Reverse(idle.span), start)
-        });
+        // The highest address is taken first, so that the low end stays in one piece.
+        found.sort_unstable_by_key(|idle| idle.from.map(|(start, _)| start));
         let mut stock: BTreeMap<usize, Vec<Idle>> = BTreeMap::new();
         let spare = self.spare.iter().map(|chunk| Idle {
             chunk: *chunk,
             from: None,
-            span: 0,
         });
         for idle in found.into_iter().chain(spare) {
             stock.entry(idle.chunk.len).or_default().push(idle);
@@ -240,26 +234,26 @@ impl Arena {
         room: usize,
         closed: impl Fn(usize) -> bool,
     ) -> Planned {
-        let runs: Vec<Run> = space.runs().collect();
-        let mut answer = Planned::NoAddresses;
-        for run in &runs {
-            let is_open = |first: &Piece| {
-                space
-                    .segment_of(first.addr)
-                    .is_some_and(|segment| !closed(segment.base))
-            };
-            if !run.first().is_some_and(is_open) {
-                continue;
-            }
-            let Some(block) = self.best_block(run, size) else {
-                continue;
-            };
-            match self.plan_block(space, run, block, room) {
-                Some(plan) => return Planned::Plan(plan),
-                None => answer = Planned::NoRoom,
-            }
+        let is_open = |run: &Run| {
+            let segment = run.first().and_then(|first| space.segment_of(first.addr));
+            segment.is_some_and(|segment| !closed(segment.base))
+        };
+        let mut places: Vec<(usize, Range<usize>, Run)> = space
+            .runs()
+            .filter(is_open)
+            .filter_map(|run| {
+                let (missing, block) = self.best_block(&run, size)?;
+                Some((missing, block, run))
+            })
+            .collect();
+        if places.is_empty() {
+            return Planned::NoAddresses;
         }
-        answer
+        places.sort_by_key(|(missing, _, _)| *missing);
+        let mut plans = places
+            .into_iter()
+            .filter_map(|(_, block, run)| self.plan_block(space, &run, block, room));
+        plans.next().map_or(Planned::NoRoom, Planned::Plan)
     }
 
     fn plan_block<T: Default>(
@@ -481,13 +475,6 @@ impl Arena {
             mapped: unused,
             unmapped: self.take_spare(),
         }
-    }
-
-    /// The bytes of all chunks, mapped or not.
-    #[cfg(test)]
-    pub fn bytes(&self) -> usize {
-        let mapped = self.chunks.values().chain(&self.spare);
-        mapped.map(|chunk| chunk.len).sum()
     }
 
     /// What the books of the space and of the chunks say of each other.

@@ -100,7 +100,7 @@ impl Mapped {
     ///
     /// # Safety
     /// The chunks and addresses of the plan are out of the books, and no work touches the chunks.
-    pub unsafe fn carry_out(&self, plan: &Plan) -> Result<Vec<(usize, Chunk)>, Failed> {
+    pub(super) unsafe fn carry_out(&self, plan: &Plan) -> Result<Vec<(usize, Chunk)>, Failed> {
         let mut steps = Steps {
             plan,
             made: Vec::new(),
@@ -161,7 +161,7 @@ impl Mapped {
     ///
     /// # Safety
     /// The chunks are out of the books, and no work touches them.
-    pub unsafe fn release(&self, idles: Idles) -> (usize, Idles, Result<()>) {
+    pub(super) unsafe fn release(&self, idles: Idles) -> (usize, Idles, Result<()>) {
         let (mut gone, mut rest) = (0usize, Idles::default());
         let done = on_device(self.device, || {
             let mut first = Ok(());

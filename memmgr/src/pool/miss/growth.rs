@@ -123,9 +123,6 @@ impl Pool {
                 for (at, len) in moved.chain(new) {
                     self.report_segment(at, len, SegmentChange::Added);
                 }
-                if std::env::var_os("T_LOG").is_some() {
-                    eprintln!("G {} {} {}", plan.moves.len(), made.len(), len >> 10);
-                }
                 let mut state = self.state.lock();
                 state.finish(&plan, made);
                 Ok(Some(then(&mut state)))
