@@ -253,7 +253,7 @@ impl Steps<'_> {
 }
 
 /// The ranges that chunks make up together.
-fn parts(placed: &[(usize, Chunk)]) -> Vec<Range<usize>> {
+pub(super) fn parts(placed: &[(usize, Chunk)]) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = placed
         .iter()
         .map(|(at, chunk)| *at..at.saturating_add(chunk.len))

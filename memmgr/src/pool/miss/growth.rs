@@ -12,8 +12,8 @@ use crate::{
     planted::{self, Mistake},
     pool::{
         Pool, State,
-        arena::{Plan, Planned},
-        mapped::Mapped,
+        arena::{Chunk, Move, Plan, Planned, Taken},
+        mapped::{Mapped, parts},
         observer::SegmentChange,
         segment,
     },
@@ -110,33 +110,34 @@ impl Pool {
                 }
             }
         };
-        for one in &plan.moves {
-            if let Some(from) = one.from {
-                self.report_segment(from, one.chunk.len, SegmentChange::Removed);
-            }
-        }
+        let moved = |one: &Move| Some((one.from?, one.chunk));
+        self.report_parts(plan.moves.iter().filter_map(moved), SegmentChange::Removed);
         // SAFETY: the plan has taken its chunks out of the books, which only idle memory leaves.
         match unsafe { mapped.carry_out(&plan) } {
             Ok(made) => {
-                let moved = plan.moves.iter().map(|one| (one.to, one.chunk.len));
-                let new = made.iter().map(|(at, chunk)| (*at, chunk.len));
-                for (at, len) in moved.chain(new) {
-                    self.report_segment(at, len, SegmentChange::Added);
-                }
+                let placed = plan.moves.iter().map(|one| (one.to, one.chunk));
+                self.report_parts(placed.chain(made.iter().copied()), SegmentChange::Added);
                 let mut state = self.state.lock();
                 state.finish(&plan, made);
                 Ok(Some(then(&mut state)))
             }
             Err(failed) => {
-                for one in &plan.moves {
-                    if let Some(from) = one.from.filter(|_| !failed.lost.contains(&one.chunk)) {
-                        self.report_segment(from, one.chunk.len, SegmentChange::Added);
-                    }
-                }
+                let back = plan.moves.iter().filter_map(moved);
+                let back = back.filter(|(_, chunk)| !failed.lost.contains(chunk));
+                self.report_parts(back, SegmentChange::Added);
                 let mut state = self.state.lock();
                 let State { space, arena, .. } = &mut *state;
                 arena.undo(space, &plan, &failed.lost);
                 Err(failed.error)
+            }
+        }
+    }
+
+    /// Tells what chunks make up together.
+    fn report_parts(&self, placed: impl Iterator<Item = (usize, Chunk)>, change: SegmentChange) {
+        if self.observed.is_set() {
+            for part in parts(&placed.collect::<Vec<_>>()) {
+                self.report_segment(part.start, part.len(), change);
             }
         }
     }
@@ -169,14 +170,11 @@ impl Pool {
             let idles = arena.take_idle(space, |base| bases.contains(&base));
             break (idles, Ticket(self));
         };
-        for taken in &idles.mapped {
-            self.report_segment(taken.start, taken.chunk.len, SegmentChange::Removed);
-        }
+        let taken = |taken: &Taken| (taken.start, taken.chunk);
+        self.report_parts(idles.mapped.iter().map(taken), SegmentChange::Removed);
         // SAFETY: the chunks are out of the books, which only idle memory leaves.
         let (gone, rest, mut done) = unsafe { mapped.release(idles) };
-        for taken in &rest.mapped {
-            self.report_segment(taken.start, taken.chunk.len, SegmentChange::Added);
-        }
+        self.report_parts(rest.mapped.iter().map(taken), SegmentChange::Added);
         let empty: Vec<(usize, usize)> = {
             let mut state = self.state.lock();
             let State {
@@ -234,7 +232,7 @@ impl State {
     }
 
     /// A plan has been carried out.
-    fn finish(&mut self, plan: &Plan, made: Vec<(usize, crate::pool::arena::Chunk)>) {
+    fn finish(&mut self, plan: &Plan, made: Vec<(usize, Chunk)>) {
         let Self {
             space,
             arena,
