@@ -5,6 +5,7 @@ use crate::{
     CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationProp, CUmemAllocationType,
     CUmemLocationType,
     compat::{cu_mem_location, driver_entry_point, quietly},
+    cudaError,
 };
 use std::{
     ffi::{CStr, c_int, c_uint, c_ulonglong, c_void},
@@ -38,6 +39,26 @@ pub struct VirtualMemory {
 pub fn virtual_memory() -> Option<&'static VirtualMemory> {
     static FOUND: OnceLock<Option<VirtualMemory>> = OnceLock::new();
     FOUND.get_or_init(|| quietly(VirtualMemory::find)).as_ref()
+}
+
+/// An attribute of a device by the driver's number (`cuDeviceGetAttribute`), of which the runtime's are a part. The driver is in
+/// use already. Leaves no error behind.
+///
+/// # Errors
+/// The driver's code: 1 for an attribute that it does not know, 500 where the function is missing.
+pub fn driver_attribute(device: c_int, attribute: c_uint) -> Result<c_int, i32> {
+    type GetAttribute = unsafe extern "C" fn(*mut c_int, c_uint, c_int) -> c_int;
+    static FUNCTION: OnceLock<Option<GetAttribute>> = OnceLock::new();
+    let function = FUNCTION.get_or_init(|| {
+        let address = quietly(|| driver_entry_point(c"cuDeviceGetAttribute", 2000)).ok()?;
+        // SAFETY: the driver's function of that name and version has this signature; a device is its ordinal.
+        Some(unsafe { mem::transmute::<*mut c_void, GetAttribute>(address) })
+    });
+    let get = function.ok_or(cudaError::cudaErrorSymbolNotFound.0 as i32)?;
+    let mut value = 0;
+    // SAFETY: the function writes through a pointer to one number, and answers wrong numbers with an error.
+    check(unsafe { get(&mut value, attribute, device) })?;
+    Ok(value)
 }
 
 fn check(code: c_int) -> Result<(), i32> {

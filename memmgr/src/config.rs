@@ -29,8 +29,8 @@ pub struct Config {
     pub pinned_pool_limit: Option<usize>,
     /// The most that each device's own pool may hold.
     pub device_pool_limit: Option<usize>,
-    /// The smallest segment by which a device pool grows, if its segments come from `cudaMalloc`. A pool of virtual memory grows
-    /// by what is missing.
+    /// The smallest segment by which a device pool grows. With virtual memory that is the first growth alone; from then on a
+    /// pool grows by what is missing.
     pub device_growth: usize,
     /// The smallest segment by which the pinned pool grows.
     pub pinned_growth: usize,

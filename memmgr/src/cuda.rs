@@ -114,7 +114,7 @@ calls! {
     DeviceGetMemPool => "cudaDeviceGetMemPool",
     MemcpyAsync => "cudaMemcpyAsync", Memcpy2DAsync => "cudaMemcpy2DAsync",
     MemsetAsync => "cudaMemsetAsync", Memset2DAsync => "cudaMemset2DAsync",
-    MemAddressReserve => "cuMemAddressReserve", MemAddressFree => "cuMemAddressFree", MemCreate => "cuMemCreate",
+    DriverDeviceAttribute => "cuDeviceGetAttribute", MemAddressReserve => "cuMemAddressReserve", MemAddressFree => "cuMemAddressFree", MemCreate => "cuMemCreate",
     MemRelease => "cuMemRelease", MemMap => "cuMemMap", MemUnmap => "cuMemUnmap", MemSetAccess => "cuMemSetAccess",
 }
 

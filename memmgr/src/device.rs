@@ -105,28 +105,19 @@ pub(crate) fn memory_pools_supported(ordinal: i32) -> Result<bool> {
         && cuda::device_attribute(DeviceAttr::cudaDevAttrMemoryPoolsSupported, ordinal)? != 0)
 }
 
-/// `cudaDevAttrReserved…`: the runtime has no name for it, the driver's `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED` is 102.
+/// Whether physical memory can be mapped to reserved addresses: `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED` is 102.
 pub(crate) fn virtual_memory_supported(ordinal: i32) -> Result<bool> {
-    has(ordinal, 102)
+    cuda::virtual_memory::attribute(ordinal, 102)
 }
 
 /// Whether network adapters can reach mapped memory: `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED` is 110.
 pub(crate) fn mapped_memory_is_reachable(ordinal: i32) -> Result<bool> {
-    has(ordinal, 110)
+    cuda::virtual_memory::attribute(ordinal, 110)
 }
 
 /// Whether the driver has the functions that map memory.
 pub(crate) fn driver_maps_memory() -> bool {
     cuda::virtual_memory::is_there()
-}
-
-/// Whether a device has what an attribute says, which a driver that does not know it answers with an error.
-fn has(ordinal: i32, attribute: u32) -> Result<bool> {
-    match cuda::device_attribute(cuda_sys::cudaDeviceAttr(attribute), ordinal) {
-        Ok(value) => Ok(value != 0),
-        Err(Error::Cuda { code: 1, .. }) => Ok(false),
-        Err(error) => Err(error),
-    }
 }
 
 /// Runs code of the user's inside a call of the manager, and makes the caller's device current again, whichever it leaves.

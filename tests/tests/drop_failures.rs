@@ -130,7 +130,7 @@ fn an_explicit_free_returns_the_error_and_counts_no_drop() {
 fn a_segment_that_cannot_be_freed_is_an_error_of_trim_and_shutdown_and_is_not_used_again() {
     for code in CODES {
         for shutdown in [false, true] {
-            let mm = manager();
+            let mm = common::manager_of_segments();
             let block = mm.allocate_device(MIB).unwrap();
             let host = mm.allocate_pinned(MIB).unwrap();
             // SAFETY: nobody uses the blocks.

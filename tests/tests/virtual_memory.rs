@@ -40,7 +40,9 @@ fn virtual_memory(config: Config) -> Option<MemoryManager> {
         memmgr_tests::skip("virtual_memory", "the device has none");
         return None;
     }
-    let config = config.device_source(DeviceSource::Virtual);
+    let config = config
+        .device_source(DeviceSource::Virtual)
+        .device_growth(2 * MIB);
     Some(MemoryManager::new(config).unwrap())
 }
 
@@ -132,6 +134,24 @@ impl Stamped {
             stamped.free(hole);
         }
         stamped
+    }
+}
+
+/// The first growth is the configured one, as far as there is room; from then on a pool grows by what is missing.
+#[test]
+fn the_first_growth_is_the_configured_one() {
+    let _turn = turn();
+    for (limit, first) in [(None, 32 * MIB), (Some(5 * MIB), 5 * MIB)] {
+        let config = Config::default().device_pool_limit(limit);
+        let manager = MemoryManager::new(config).unwrap();
+        manager.allocate_device(256).unwrap();
+        assert_eq!(stats(&manager).reserved, first);
+        let device = manager.stats().device[0];
+        if limit.is_none() && device.source == DeviceSource::Virtual {
+            manager.allocate_device(32 * MIB).unwrap();
+            assert_eq!(stats(&manager).reserved, first + 2 * MIB);
+        }
+        assert_sound(&manager);
     }
 }
 
@@ -858,6 +878,59 @@ fn a_shutdown_keeps_what_is_live_until_it_is_freed() {
             .any(|(block, _)| *block == new)
     );
     stamped.verify();
+}
+
+/// A call of the driver that fails is named, and takes nobody's error away.
+#[test]
+fn a_failure_of_the_driver_leaves_the_errors_of_others() {
+    memmgr_tests::sim_only!("it injects faults");
+    #[cfg(feature = "sim")]
+    {
+        let _turn = turn();
+        common::checks::leave_foreign_error();
+        let manager = virtual_memory(Config::default()).unwrap();
+        let fault = cudart_sim::fail("cuMemMap", cuda_sys::cudaError::cudaErrorUnknown);
+        let error = manager.allocate_device(MIB).unwrap_err();
+        assert_eq!(fault.fired(), 1);
+        match error {
+            Error::Cuda {
+                call,
+                code,
+                also_pending,
+                ..
+            } => {
+                assert_eq!((call, code, also_pending), ("cuMemMap", 999, None));
+            }
+            other => panic!("{other}"),
+        }
+        assert_eq!(common::checks::clear_error(), common::checks::FOREIGN);
+        manager.allocate_device(MIB).unwrap();
+    }
+}
+
+/// While new memory may still be written it is not unmapped, and the pool goes on elsewhere.
+#[test]
+fn new_memory_that_may_still_be_written_stays() {
+    memmgr_tests::sim_only!("it injects faults");
+    #[cfg(feature = "sim")]
+    {
+        let _turn = turn();
+        let mut stamped = Stamped::with_holes(virtual_memory(Config::default()).unwrap());
+        let figures = held(&stamped.manager);
+        let unknown = cuda_sys::cudaError::cudaErrorUnknown;
+        let faults = [
+            cudart_sim::fail("cudaStreamSynchronize", unknown).times(2),
+            cudart_sim::fail("cudaFree", unknown),
+        ];
+        stamped.manager.allocate_device(10 * MIB).unwrap_err();
+        assert!(faults.iter().all(|fault| fault.fired() > 0));
+        drop(faults);
+        stamped.verify();
+        assert_eq!(held(&stamped.manager), figures);
+        stamped.add(10 * MIB).unwrap();
+        assert_eq!(stats(&stamped.manager).segments, 2);
+        stamped.verify();
+    }
 }
 
 /// Each source says what it is; what is asked for and cannot be is an error that names the way out.

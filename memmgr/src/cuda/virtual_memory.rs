@@ -19,6 +19,14 @@ pub(crate) fn is_there() -> bool {
     gate(Call::MemCreate).is_ok() && sys::virtual_memory().is_some()
 }
 
+/// Whether a device has what an attribute of the driver's says; not so where the driver does not know it.
+pub(crate) fn attribute(device: i32, attribute: u32) -> Result<bool> {
+    gate(Call::DriverDeviceAttribute)?;
+    process::before_first_call();
+    count(Call::DriverDeviceAttribute);
+    Ok(sys::driver_attribute(device, attribute).is_ok_and(|value| value != 0))
+}
+
 fn call<T>(which: Call, f: impl FnOnce(&sys::VirtualMemory) -> Result<T, i32>) -> Result<T> {
     gate(which)?;
     process::before_first_call();

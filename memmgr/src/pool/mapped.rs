@@ -33,6 +33,8 @@ pub(super) struct Failed {
     pub error: Error,
     /// Chunks that could not be mapped back.
     pub lost: Vec<Chunk>,
+    /// Whether something stays mapped at the target, so that nothing else can be mapped there.
+    pub stuck: bool,
 }
 
 impl Mapped {
@@ -106,6 +108,7 @@ impl Mapped {
             made: Vec::new(),
             unmapped: 0,
             mapped: Vec::new(),
+            zeroing: false,
         };
         let done = on_device(self.device, || {
             // What can be refused comes first.
@@ -129,15 +132,17 @@ impl Mapped {
             for part in parts(&all) {
                 driver::allow(part.start, part.len(), self.device)?;
             }
-            self.zero(&parts(&steps.made))
+            let new = parts(&steps.made);
+            steps.zeroing = !new.is_empty();
+            self.zero(&new)
         });
         match done {
             Ok(()) => Ok(steps.made),
             // SAFETY: the memory was never handed out at its new addresses.
-            Err(error) => Err(Failed {
-                error,
-                lost: unsafe { steps.undo(self) },
-            }),
+            Err(error) => {
+                let (lost, stuck) = unsafe { steps.undo(self) };
+                Err(Failed { error, lost, stuck })
+            }
         }
     }
 
@@ -155,6 +160,16 @@ impl Mapped {
             return Ok(());
         }
         stream.synchronize()
+    }
+
+    /// Whether nothing that zeroes memory runs any more.
+    fn has_stopped_zeroing(&self) -> bool {
+        let Some(stream) = self.zeroing.get() else {
+            return true;
+        };
+        // SAFETY: the stream is alive.
+        let waited = unsafe { cuda::stream_synchronize(handle_of(stream).raw()) };
+        waited.is_ok() || cuda::wait_for_device().is_ok()
     }
 
     /// Unmaps and releases chunks; the bytes that the books counted, and what could not be given back.
@@ -204,28 +219,33 @@ struct Steps<'a> {
     /// So many of the moves have left their place.
     unmapped: usize,
     mapped: Vec<(usize, Chunk)>,
+    /// Whether new memory may be in the middle of being zeroed.
+    zeroing: bool,
 }
 
 impl Steps<'_> {
-    /// Takes everything back; the chunks for which that failed.
+    /// Takes everything back; the chunks for which that failed, and whether something stays mapped.
     ///
     /// # Safety
     /// No work touches the chunks.
-    unsafe fn undo(self, mapped: &Mapped) -> Vec<Chunk> {
-        let mut lost = Vec::new();
+    unsafe fn undo(self, mapped: &Mapped) -> (Vec<Chunk>, bool) {
+        let (mut lost, mut stuck) = (Vec::new(), false);
         let undone = on_device(mapped.device, || {
-            // What zeroes the new memory may still run.
-            if let Some(stream) = mapped.zeroing.get() {
-                let _ = stream.synchronize();
-            }
+            let is_busy = self.zeroing && !mapped.has_stopped_zeroing();
             for (at, chunk) in &self.mapped {
+                if is_busy && self.made.contains(&(*at, *chunk)) {
+                    tracing::warn!("new memory may still be written: it is lost");
+                    stuck = true;
+                    continue;
+                }
                 // SAFETY: as this function demands.
                 if let Err(error) = unsafe { driver::unmap(*at, chunk.len) } {
                     tracing::warn!(%error, "memory could not be unmapped: it is lost");
+                    stuck = true;
                 }
             }
             for (_, chunk) in &self.made {
-                // SAFETY: nobody knows the chunk. One that is still mapped stays as long as that.
+                // SAFETY: nobody knows the chunk. One that is still mapped lives as long as that.
                 if let Err(error) = unsafe { driver::release(chunk.raw) } {
                     tracing::warn!(%error, "memory could not be released: it is lost");
                 }
@@ -247,8 +267,9 @@ impl Steps<'_> {
         });
         if let Err(error) = undone {
             tracing::warn!(%error, "a growth could not be undone");
+            stuck = true;
         }
-        lost
+        (lost, stuck)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
     error::{Error, Result},
     planted::{self, Mistake},
     pool::{
-        Pool, State,
+        GRANULE, Pool, State,
         arena::{Chunk, Move, Plan, Planned, Taken},
         mapped::{Mapped, parts},
         observer::SegmentChange,
@@ -59,10 +59,17 @@ impl Pool {
                 continue;
             }
             let _ticket = Ticket(self);
-            if rounded > self.source.capacity()?.total {
+            let capacity = self.source.capacity()?;
+            if rounded > capacity.total {
                 return Ok(Growth::Refused);
             }
             let take = |state: &mut State| state.take_usable_on(request);
+            if let Some(first) = self.first_growth(rounded, capacity.free) {
+                // Where there is not that much, what is needed may be there.
+                if let Ok(Some(Some(address))) = self.grow_by(mapped, first, None, take) {
+                    return Ok(Growth::Served(address));
+                }
+            }
             return match self.grow_by(mapped, rounded, None, take) {
                 Ok(None) => Ok(Growth::Refused),
                 Ok(Some(taken)) => Ok(taken.map_or(Growth::Elsewhere, Growth::Served)),
@@ -73,6 +80,16 @@ impl Pool {
                 Err(error) => Err(error),
             };
         }
+    }
+
+    /// An empty pool gets the configured growth at once, if a request of `rounded` bytes needs less: streams that take turns
+    /// would otherwise take each other's last memory. The bytes.
+    fn first_growth(&self, rounded: usize, free: Option<usize>) -> Option<usize> {
+        let state = self.state.lock();
+        let limit = state.config.limit.or(free).unwrap_or(usize::MAX);
+        let first = state.config.growth.min(limit);
+        let first = first - first % GRANULE;
+        (state.space.reserved() == 0 && first > rounded).then_some(first)
     }
 
     /// Makes `len` bytes idle in one piece, by at most `room` more bytes (`None`: what the limit leaves), and at once does
@@ -126,8 +143,19 @@ impl Pool {
                 let back = back.filter(|(_, chunk)| !failed.lost.contains(chunk));
                 self.report_parts(back, SegmentChange::Added);
                 let mut state = self.state.lock();
-                let State { space, arena, .. } = &mut *state;
+                let State {
+                    space,
+                    arena,
+                    retiring,
+                    ..
+                } = &mut *state;
                 arena.undo(space, &plan, &failed.lost);
+                if failed.stuck
+                    && let Some(segment) = space.segment_of(plan.target.start)
+                {
+                    // The pool goes on with other addresses.
+                    retiring.insert(segment.base);
+                }
                 Err(failed.error)
             }
         }
