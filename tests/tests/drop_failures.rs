@@ -5,7 +5,7 @@ mod common;
 #[path = "common/rig.rs"]
 mod rig;
 
-use common::{KIB, MIB, assert_sound, manager, manager_in, stall};
+use common::{KIB, MIB, assert_sound, manager_in, stall};
 use cudart_sim::sys::cudaError;
 use memmgr::{DeviceAllocatorMode, DeviceBuffer, Error, MemoryManager, PinnedBuffer, Stream};
 use memmgr_tests::Gate;

@@ -89,7 +89,7 @@ fn steps(blocks: usize) -> (Vec<Step>, usize) {
 fn configs() -> [Config; 2] {
     [
         Config::default().device_source(DeviceSource::Malloc),
-        Config::default().device_pool_size(4 << 30),
+        Config::default().device_pool_size(20 << 30),
     ]
 }
 
@@ -163,7 +163,7 @@ impl Bench {
 
 #[test]
 fn a_block_takes_at_most_eighty_bytes_of_host_memory() {
-    configs().map(count_bytes_of_blocks);
+    configs().into_iter().for_each(count_bytes_of_blocks);
 }
 
 fn count_bytes_of_blocks(config: Config) {
@@ -185,7 +185,9 @@ fn count_bytes_of_blocks(config: Config) {
 
 #[test]
 fn warm_passes_allocate_nothing_on_the_hosts_heap() {
-    configs().map(count_allocations_of_warm_passes);
+    configs()
+        .into_iter()
+        .for_each(count_allocations_of_warm_passes);
 }
 
 fn count_allocations_of_warm_passes(config: Config) {

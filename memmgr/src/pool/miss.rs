@@ -165,6 +165,11 @@ impl Pool {
             .lock()
             .order
             .end_epochs(on.map(|on| on.core().uid));
+        self.complete_ended(ended);
+    }
+
+    /// Of epochs that have ended, those whose stream turns out to be idle are complete.
+    fn complete_ended(&self, ended: Vec<Arc<Fence>>) {
         let mut idle: Vec<(u64, bool)> = Vec::new();
         let mut done: Vec<Arc<Fence>> = Vec::new();
         for fence in ended {

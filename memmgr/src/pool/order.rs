@@ -601,6 +601,22 @@ impl Order {
         ended
     }
 
+    /// Ends the open epoch of one stream; it, and those of the stream's that ended before and have no event yet.
+    pub fn end_epoch_of(&mut self, core: &StreamCore) -> Vec<Arc<Fence>> {
+        let Some(slot) = self.slot_of_mut(core) else {
+            return Vec::new();
+        };
+        let mut added = 0;
+        if let Some((fence, _)) = slot.epoch.take() {
+            slot.wanted.push(fence);
+            added = 1;
+        }
+        let ended = slot.wanted.clone();
+        self.wanted = self.wanted.saturating_add(added);
+        self.tell();
+        ended
+    }
+
     /// The epochs whose event the stream should record now, since others have asked for their memory.
     pub fn epochs_to_close(&mut self, core: &StreamCore) -> Vec<Arc<Fence>> {
         match self.slot_of_mut(core) {

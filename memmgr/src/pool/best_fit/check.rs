@@ -306,6 +306,7 @@ impl<T: Default> Space<T> {
         );
         let divided = (self.segments.len() as u64)
             .wrapping_add(self.splits)
+            .wrapping_add_signed(self.blocks_by_gaps() as i64)
             .wrapping_sub(self.merges);
         ensure!(
             divided == walk.blocks as u64,

@@ -23,6 +23,8 @@ pub(super) struct Gaps {
     by_addr: BTreeMap<usize, Slot>,
     bytes: usize,
     held: usize,
+    /// How many more blocks there are by what happened to gaps.
+    blocks: isize,
 }
 
 impl Gaps {
@@ -122,6 +124,7 @@ impl<T: Default> Space<T> {
         if len == 0 || !self.blocks.has_room(2) {
             return false;
         }
+        let counted = self.counted();
         let mut mapped = slot;
         if start > addr {
             mapped = self.split(slot, start);
@@ -138,6 +141,7 @@ impl<T: Default> Space<T> {
         self.reserved = self.reserved.saturating_add(len);
         // Whatever was free becomes filed, and this the recent span.
         self.coalesce(mapped, Owner::IDLE);
+        self.uncount(counted);
         true
     }
 
@@ -156,6 +160,7 @@ impl<T: Default> Space<T> {
         let block = self.blocks.at(slot);
         let (addr, behind) = (block.addr, block.end());
         let end = start.saturating_add(len);
+        let counted = self.counted();
         self.detach(slot);
         let mut gap = slot;
         if start > addr {
@@ -179,6 +184,25 @@ impl<T: Default> Space<T> {
             self.blocks.at_mut(gap).body = Body::Gap;
             self.gaps.by_addr.insert(start, gap);
         }
+        self.uncount(counted);
+    }
+
+    /// How often blocks were divided, and joined.
+    fn counted(&self) -> (u64, u64) {
+        (self.splits, self.merges)
+    }
+
+    /// What was divided and joined since then is no figure of the allocator's.
+    fn uncount(&mut self, (splits, merges): (u64, u64)) {
+        let divided = self.splits.saturating_sub(splits) as isize;
+        let joined = self.merges.saturating_sub(merges) as isize;
+        self.gaps.blocks = self.gaps.blocks.saturating_add(divided - joined);
+        (self.splits, self.merges) = (splits, merges);
+    }
+
+    /// How many more blocks there are by what happened to gaps.
+    pub(super) fn blocks_by_gaps(&self) -> isize {
+        self.gaps.blocks
     }
 
     fn is_gap(&self, slot: Slot) -> bool {

@@ -12,13 +12,26 @@ use crate::{
     planted::{self, Mistake},
     pool::{
         GRANULE, Pool, State,
-        arena::{Chunk, Move, Plan, Planned, Taken},
+        arena::{Chunk, Move, PAGE, Plan, Planned, Taken},
         mapped::{Mapped, parts},
         observer::SegmentChange,
         segment,
     },
     sync::thread,
 };
+
+/// Growths for small requests add such a part of the pool.
+const STEPS: usize = 512;
+
+fn is_out_of_memory(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Cuda {
+            code: cuda::OUT_OF_MEMORY,
+            ..
+        }
+    )
+}
 
 impl Pool {
     /// As [`Pool::grow`], with mapped memory.
@@ -43,6 +56,10 @@ impl Pool {
                 if let Some(address) = state.take_if_changed(request) {
                     return Ok(Growth::Served(address));
                 }
+                // All that could move and all that could come would not be enough.
+                if rounded > state.room().saturating_add(state.space.stats().idle) {
+                    return Ok(Growth::Refused);
+                }
                 if asked {
                     state.growing = Some(thread::current().id());
                 }
@@ -53,8 +70,9 @@ impl Pool {
                     segment::release_orphans();
                 }
                 // What the request's own stream has freed can move only once that is idle.
-                if request.on.is_some_and(|on| on.core().is_idle()) {
-                    self.end_epochs(None);
+                if let Some(on) = request.on.filter(|on| on.core().is_idle()) {
+                    let ended = self.state.lock().order.end_epoch_of(on.core());
+                    self.complete_ended(ended);
                 }
                 continue;
             }
@@ -64,32 +82,36 @@ impl Pool {
                 return Ok(Growth::Refused);
             }
             let take = |state: &mut State| state.take_usable_on(request);
-            if let Some(first) = self.first_growth(rounded, capacity.free) {
+            if let Some(more) = self.preferred(rounded, capacity.free) {
                 // Where there is not that much, what is needed may be there.
-                if let Ok(Some(Some(address))) = self.grow_by(mapped, first, None, take) {
-                    return Ok(Growth::Served(address));
+                match self.grow_by(mapped, more, None, take) {
+                    Ok(Some(taken)) => return Ok(taken.map_or(Growth::Elsewhere, Growth::Served)),
+                    Ok(None) => {}
+                    Err(error) if is_out_of_memory(&error) => {}
+                    Err(error) => return Err(error),
                 }
             }
             return match self.grow_by(mapped, rounded, None, take) {
                 Ok(None) => Ok(Growth::Refused),
                 Ok(Some(taken)) => Ok(taken.map_or(Growth::Elsewhere, Growth::Served)),
-                Err(Error::Cuda {
-                    code: cuda::OUT_OF_MEMORY,
-                    ..
-                }) => Ok(Growth::Refused),
+                Err(error) if is_out_of_memory(&error) => Ok(Growth::Refused),
                 Err(error) => Err(error),
             };
         }
     }
 
-    /// An empty pool gets the configured growth at once, if a request of `rounded` bytes needs less: streams that take turns
-    /// would otherwise take each other's last memory. The bytes.
-    fn first_growth(&self, rounded: usize, free: Option<usize>) -> Option<usize> {
+    /// By how much the pool should grow for a request of `rounded` bytes, if that is more than the request. An empty pool gets
+    /// the configured growth at once: streams that take turns would otherwise take each other's last memory. A large one
+    /// grows by a small part of itself, so that a thousand small requests do not make it grow a thousand times.
+    fn preferred(&self, rounded: usize, free: Option<usize>) -> Option<usize> {
         let state = self.state.lock();
         let limit = state.config.limit.or(free).unwrap_or(usize::MAX);
-        let first = state.config.growth.min(limit);
-        let first = first - first % GRANULE;
-        (state.space.reserved() == 0 && first > rounded).then_some(first)
+        let more = match state.space.reserved() {
+            0 => state.config.growth.min(limit),
+            reserved => reserved / STEPS / PAGE * PAGE,
+        };
+        let more = more - more % GRANULE;
+        (more > rounded).then_some(more)
     }
 
     /// Makes `len` bytes idle in one piece, by at most `room` more bytes (`None`: what the limit leaves), and at once does
@@ -241,11 +263,7 @@ impl State {
                 self.space.settle(owner, usize::MAX);
             }
         }
-        let room = room.unwrap_or_else(|| {
-            self.config.limit.map_or(usize::MAX, |limit| {
-                limit.saturating_sub(self.space.reserved())
-            })
-        });
+        let room = room.unwrap_or_else(|| self.room());
         let Self {
             space,
             arena,
@@ -257,6 +275,12 @@ impl State {
             arena.begin(space, plan);
         }
         planned
+    }
+
+    /// What the limit leaves, in bytes.
+    fn room(&self) -> usize {
+        let limit = self.config.limit.unwrap_or(usize::MAX);
+        limit.saturating_sub(self.space.reserved())
     }
 
     /// A plan has been carried out.
