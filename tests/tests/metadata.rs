@@ -86,10 +86,10 @@ fn steps(blocks: usize) -> (Vec<Step>, usize) {
 /// A manager, a stream, and the blocks that a workload holds.
 /// Segments that come one by one, and a range of addresses that has its memory from the beginning: what a growth of virtual
 /// memory takes from the host's heap is another matter.
-fn configs() -> [Config; 2] {
+fn configs(bytes: usize) -> [Config; 2] {
     [
         Config::default().device_source(DeviceSource::Malloc),
-        Config::default().device_pool_size(20 << 30),
+        Config::default().device_pool_size(bytes),
     ]
 }
 
@@ -163,7 +163,9 @@ impl Bench {
 
 #[test]
 fn a_block_takes_at_most_eighty_bytes_of_host_memory() {
-    configs().into_iter().for_each(count_bytes_of_blocks);
+    configs(18 << 30)
+        .into_iter()
+        .for_each(count_bytes_of_blocks);
 }
 
 fn count_bytes_of_blocks(config: Config) {
@@ -185,7 +187,7 @@ fn count_bytes_of_blocks(config: Config) {
 
 #[test]
 fn warm_passes_allocate_nothing_on_the_hosts_heap() {
-    configs()
+    configs(4 << 30)
         .into_iter()
         .for_each(count_allocations_of_warm_passes);
 }
