@@ -149,14 +149,15 @@ impl VirtualMemory {
         check(unsafe { (self.unmap)(address as u64, len) })
     }
 
-    /// Lets a device read and write a range of mappings (`cuMemSetAccess`).
+    /// Lets devices read and write a range of mappings (`cuMemSetAccess`).
     #[allow(clippy::missing_errors_doc)]
-    pub fn allow(&self, address: usize, len: usize, device: c_int) -> Result<(), i32> {
-        let access = CUmemAccessDesc {
-            location: cu_mem_location(CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, device),
+    pub fn allow(&self, address: usize, len: usize, devices: &[c_int]) -> Result<(), i32> {
+        let access = |device: &c_int| CUmemAccessDesc {
+            location: cu_mem_location(CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, *device),
             flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
-        // SAFETY: the driver reads one description; addresses that are not mapped are answered with an error.
-        check(unsafe { (self.set_access)(address as u64, len, &access, 1) })
+        let all: Vec<CUmemAccessDesc> = devices.iter().map(access).collect();
+        // SAFETY: the driver reads so many descriptions; addresses that are not mapped are answered with an error.
+        check(unsafe { (self.set_access)(address as u64, len, all.as_ptr(), all.len()) })
     }
 }

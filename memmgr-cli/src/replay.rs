@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use memmgr::{Config, DeviceAllocatorMode, Error, MemoryManager, Stream};
+use memmgr::{DeviceAllocatorMode, Error, MemoryManager, Stream};
 
 use crate::cuda;
 use crate::device::{self, Machine};
@@ -262,7 +262,7 @@ fn replay(
     bar: &ProgressBar,
 ) -> Result<json::Row> {
     let trace = &named.trace;
-    let manager = MemoryManager::new(Config::default().mode(mode))?;
+    let manager = MemoryManager::new(device::config()?.mode(mode))?;
     if mode == DeviceAllocatorMode::AsyncStreamOrdered {
         cuda::reset_current_pool(ordinal)?;
     }

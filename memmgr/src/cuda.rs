@@ -114,7 +114,7 @@ calls! {
     DeviceGetMemPool => "cudaDeviceGetMemPool",
     MemcpyAsync => "cudaMemcpyAsync", Memcpy2DAsync => "cudaMemcpy2DAsync",
     MemsetAsync => "cudaMemsetAsync", Memset2DAsync => "cudaMemset2DAsync",
-    DriverDeviceAttribute => "cuDeviceGetAttribute", MemAddressReserve => "cuMemAddressReserve", MemAddressFree => "cuMemAddressFree", MemCreate => "cuMemCreate",
+    DeviceCanAccessPeer => "cudaDeviceCanAccessPeer", DriverDeviceAttribute => "cuDeviceGetAttribute", MemAddressReserve => "cuMemAddressReserve", MemAddressFree => "cuMemAddressFree", MemCreate => "cuMemCreate",
     MemRelease => "cuMemRelease", MemMap => "cuMemMap", MemUnmap => "cuMemUnmap", MemSetAccess => "cuMemSetAccess",
 }
 
@@ -413,6 +413,16 @@ pub(crate) fn device_attribute(attribute: DeviceAttr, device: i32) -> Result<i32
         sys::cudaDeviceGetAttribute(&mut value, attribute, device)
     })?;
     Ok(value)
+}
+
+/// Whether a device can be given access to another one's memory.
+pub(crate) fn can_access_peer(device: i32, peer: i32) -> Result<bool> {
+    let mut can = 0;
+    // SAFETY: `can` is a place for one int.
+    call(Call::DeviceCanAccessPeer, || unsafe {
+        sys::cudaDeviceCanAccessPeer(&mut can, device, peer)
+    })?;
+    Ok(can != 0)
 }
 
 /// The device's name.

@@ -115,6 +115,23 @@ pub(crate) fn mapped_memory_is_reachable(ordinal: i32) -> Result<bool> {
     cuda::virtual_memory::attribute(ordinal, 110)
 }
 
+/// The devices that mapped memory of this one can be given to, itself included.
+pub(crate) fn devices_in_reach(ordinal: i32) -> Result<Vec<i32>> {
+    let mut found = vec![ordinal];
+    for other in (0..cuda::device_count()?).filter(|other| *other != ordinal) {
+        if cuda::can_access_peer(other, ordinal)? && virtual_memory_supported(other)? {
+            found.push(other);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether every device could use mapped memory of this one: copies in a stream of another device do.
+pub(crate) fn all_in_reach(ordinal: i32) -> Result<bool> {
+    let count = usize::try_from(cuda::device_count()?).unwrap_or(0);
+    Ok(devices_in_reach(ordinal)?.len() >= count)
+}
+
 /// Whether the driver has the functions that map memory.
 pub(crate) fn driver_maps_memory() -> bool {
     cuda::virtual_memory::is_there()

@@ -9,7 +9,7 @@ use std::{fmt, str::FromStr};
 /// Where the memory of a device's own pool comes from. It is fixed when the device is first used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DeviceSource {
-    /// Virtual memory where the device has it, `cudaMalloc` otherwise.
+    /// Virtual memory where the device has it and every other device can reach it, `cudaMalloc` otherwise.
     #[default]
     Auto,
     /// Segments of `cudaMalloc`.
@@ -31,6 +31,8 @@ impl DeviceSource {
         let supported = self != Self::Malloc
             && device::virtual_memory_supported(ordinal)?
             && device::driver_maps_memory();
+        // What another device cannot reach, a copy in a stream of that device would fail on.
+        let supported = supported && (self == Self::Virtual || device::all_in_reach(ordinal)?);
         match self {
             Self::Virtual if !supported => Err(Error::Unsupported {
                 reason: format!(
@@ -46,7 +48,7 @@ impl DeviceSource {
     pub fn cannot(self) -> Option<&'static str> {
         match self {
             Self::Virtual => Some(
-                "legacy IPC (cudaIpcGetMemHandle; Config::shareable(true) helps), access by other devices",
+                "legacy IPC (cudaIpcGetMemHandle; Config::shareable(true) helps), devices without peer access",
             ),
             Self::Auto | Self::Malloc => None,
         }

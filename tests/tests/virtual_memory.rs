@@ -56,6 +56,7 @@ fn stats(manager: &MemoryManager) -> PoolStats {
 }
 
 /// What a growth that fails must leave as it was.
+#[cfg(feature = "sim")]
 fn held(manager: &MemoryManager) -> PoolStats {
     let mut stats = stats(manager);
     (stats.failures, stats.splits, stats.merges) = (0, 0, 0);

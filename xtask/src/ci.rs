@@ -36,7 +36,7 @@ struct Step {
     run: fn() -> Result,
 }
 
-const STEPS: [Step; 18] = [
+const STEPS: [Step; 19] = [
     Step {
         name: "links",
         about: "the links in the tree are links",
@@ -56,6 +56,11 @@ const STEPS: [Step; 18] = [
         name: "test",
         about: "all tests, on the simulator",
         run: tests,
+    },
+    Step {
+        name: "test-malloc",
+        about: "the suite, device memory by cudaMalloc",
+        run: suite_on_segments,
     },
     Step {
         name: "model",
@@ -243,6 +248,12 @@ fn parse<T: clap::Args>(words: &[&str]) -> Result<T> {
 
 fn tests() -> Result {
     test::run(&parse(&[])?)
+}
+
+/// What tests use by default is virtual memory.
+fn suite_on_segments() -> Result {
+    let mut suite = cargo(["test", "-p", "memmgr-tests", "--test", "suite"]);
+    run_quietly(suite.env("MEMMGR_DEVICE_SOURCE", "malloc")).map(drop)
 }
 
 fn model_check() -> Result {

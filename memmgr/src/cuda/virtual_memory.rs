@@ -115,9 +115,9 @@ pub(crate) unsafe fn unmap(address: usize, len: usize) -> Result<()> {
     })
 }
 
-/// Lets a device read and write what is mapped in a range.
-pub(crate) fn allow(address: usize, len: usize, device: i32) -> Result<()> {
+/// Lets devices read and write what is mapped in a range.
+pub(crate) fn allow(address: usize, len: usize, devices: &[i32]) -> Result<()> {
     call(Call::MemSetAccess, |driver| {
-        driver.allow(address, len, device)
+        driver.allow(address, len, devices)
     })
 }

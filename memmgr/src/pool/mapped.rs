@@ -26,6 +26,8 @@ pub(crate) struct Mapped {
     zeroing: OnceLock<Stream>,
     /// Whether network adapters can reach its chunks.
     rdma: OnceLock<bool>,
+    /// The devices that may use its chunks, itself first.
+    reach: OnceLock<Vec<i32>>,
 }
 
 /// What could not be done, and what it has cost.
@@ -43,6 +45,7 @@ impl Mapped {
             device,
             zeroing: OnceLock::new(),
             rdma: OnceLock::new(),
+            reach: OnceLock::new(),
         }
     }
 
@@ -57,6 +60,9 @@ impl Mapped {
             // This makes the context, if there is none, and the stream while no queue is full.
             let (_, total) = cuda::mem_get_info()?;
             internal_stream(&self.zeroing, self.device)?;
+            if self.reach.get().is_none() {
+                let _ = self.reach.set(device::devices_in_reach(self.device)?);
+            }
             context::note(self.device);
             let least = least
                 .checked_next_multiple_of(PAGE)
@@ -130,7 +136,7 @@ impl Mapped {
                 steps.mapped.push((*to, *chunk));
             }
             for part in parts(&all) {
-                driver::allow(part.start, part.len(), self.device)?;
+                self.allow(part.start, part.len())?;
             }
             let new = parts(&steps.made);
             steps.zeroing = !new.is_empty();
@@ -138,12 +144,18 @@ impl Mapped {
         });
         match done {
             Ok(()) => Ok(steps.made),
-            // SAFETY: the memory was never handed out at its new addresses.
             Err(error) => {
+                // SAFETY: the memory was never handed out at its new addresses.
                 let (lost, stuck) = unsafe { steps.undo(self) };
                 Err(Failed { error, lost, stuck })
             }
         }
+    }
+
+    /// Lets the devices use what is mapped in a range.
+    fn allow(&self, start: usize, len: usize) -> Result<()> {
+        let own = std::slice::from_ref(&self.device);
+        driver::allow(start, len, self.reach.get().map_or(own, Vec::as_slice))
     }
 
     /// Zeroes new memory, so that no buffer ever shows what another process left there.
@@ -255,7 +267,7 @@ impl Steps<'_> {
                 let len = one.chunk.len;
                 // SAFETY: the chunk is alive and mapped nowhere.
                 let back = unsafe { driver::map(from, len, one.chunk.raw) }
-                    .and_then(|()| driver::allow(from, len, mapped.device));
+                    .and_then(|()| mapped.allow(from, len));
                 if let Err(error) = back {
                     tracing::warn!(%error, "memory could not be mapped back: it waits for the next growth");
                     // SAFETY: as this function demands. Where nothing is mapped this is an error that changes nothing.

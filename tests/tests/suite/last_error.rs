@@ -3,7 +3,7 @@
 use crate::common::{
     KIB, MIB, MODES, assert_sound,
     checks::{FOREIGN, clear_error, leave_foreign_error},
-    last_error, manager, manager_in, manager_of_segments, stall,
+    last_error, manager, manager_in, stall,
 };
 use memmgr::{CopyKind, Error, PerThreadStream, Stream};
 use memmgr_tests::Gate;
@@ -255,7 +255,7 @@ fn any_failing_call_is_named_and_leaves_the_slot_clean() {
     let mut wrong = Vec::new();
     for (function, action) in actions {
         for pending in [false, true] {
-            let manager = manager_of_segments();
+            let manager = crate::common::manager_of_segments();
             let stream = Stream::new().unwrap();
             let warm = manager.allocate_device(256).unwrap();
             // SAFETY: nobody uses the block.
@@ -298,7 +298,7 @@ fn out_of_memory_that_was_handled_leaves_nothing_behind() {
     use cudart_sim::sys::cudaError;
     for (pinned, function) in [(false, "cudaMalloc"), (true, "cudaHostAlloc")] {
         for times in [1, 100] {
-            let manager = manager_of_segments();
+            let manager = crate::common::manager_of_segments();
             let fault =
                 cudart_sim::fail(function, cudaError::cudaErrorMemoryAllocation).times(times);
             let result = if pinned {
