@@ -14,6 +14,14 @@ use cuda_sys as sys;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RawChunk(u64);
 
+#[cfg(test)]
+impl RawChunk {
+    /// No chunk of the driver's: for books that are kept without one.
+    pub fn numbered(number: u64) -> Self {
+        Self(number)
+    }
+}
+
 /// Whether the driver has the functions.
 pub(crate) fn is_there() -> bool {
     gate(Call::MemCreate).is_ok() && sys::virtual_memory().is_some()

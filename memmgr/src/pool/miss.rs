@@ -129,8 +129,11 @@ impl Pool {
         };
         if let Some(mapped) = self.source.mapped() {
             let prepared = |state: &mut State| state.prepared = true;
-            let grown = self.grow_by(mapped, len, Some(len), prepared);
-            return grown.map_err(refused).map(|_| len);
+            return match self.grow_by(mapped, len, Some(len), prepared) {
+                Ok(Some(())) => Ok(len),
+                Ok(None) => Err(self.refusal(len)),
+                Err(error) => Err(refused(error)),
+            };
         }
         let base = self.source.create(len).map_err(refused)?;
         let mut state = self.enter(base, len)?;
