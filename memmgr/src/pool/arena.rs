@@ -14,7 +14,7 @@ mod tests;
 
 pub(super) use plan::{Move, Plan, Planned};
 
-use super::best_fit::{Kind, Piece, Space};
+use super::best_fit::{Kind, Piece, Slot, Space};
 use crate::cuda::virtual_memory::RawChunk;
 use std::{collections::BTreeMap, ops::Range};
 
@@ -98,26 +98,30 @@ impl Arena {
         }
     }
 
-    /// Takes the chunks that nothing uses out of the books: of the ranges for which `wanted` says so, and those that are mapped
-    /// nowhere.
+    /// Takes chunks that nothing uses out of the books, until that makes `most` bytes: those that are mapped nowhere, and then, from
+    /// the highest address down, those of the ranges for which `wanted` says so.
     pub fn take_idle<T: Default>(
         &mut self,
         space: &mut Space<T>,
+        most: usize,
         wanted: impl Fn(usize) -> bool,
     ) -> Idles {
+        let mut taken = Idles::default();
+        let mut sum = 0usize;
+        while sum < most
+            && let Some(chunk) = self.spare.pop()
+        {
+            sum = sum.saturating_add(chunk.len);
+            taken.unmapped.push((chunk, chunk.len));
+        }
         let spans: Vec<Piece> = space.idle_spans(super::GRANULE).collect();
-        let mut taken = Idles {
-            unmapped: self.take_spare(),
-            ..Idles::default()
-        };
+        let mut found: Vec<(Slot, Taken)> = Vec::new();
         for span in spans {
             let Kind::Idle(slot) = span.kind else {
                 continue;
             };
-            if !space
-                .segment_of(span.addr)
-                .is_some_and(|segment| wanted(segment.base))
-            {
+            let segment = space.segment_of(span.addr);
+            if !segment.is_some_and(|segment| wanted(segment.base)) {
                 continue;
             }
             // What is mapped behind the span is unused if there is a gap.
@@ -125,19 +129,26 @@ impl Arena {
                 Some(_) => self.mapped_until(span.end),
                 None => span.end,
             };
-            let inside: Vec<(usize, Chunk)> = self
-                .chunks
-                .range(span.addr..span.end)
-                .rev()
-                .filter(|(start, chunk)| start.saturating_add(chunk.len) <= end)
-                .map(|(start, chunk)| (*start, *chunk))
-                .collect();
-            for (start, chunk) in inside {
-                let len = chunk.len.min(span.end - start);
-                if space.unmap(slot, start, len) {
-                    self.chunks.remove(&start);
-                    taken.mapped.push(Taken { start, chunk, len });
-                }
+            let inside = self.chunks.range(span.addr..span.end);
+            found.extend(
+                inside
+                    .filter(|(start, chunk)| start.saturating_add(chunk.len) <= end)
+                    .map(|(start, chunk)| {
+                        let len = chunk.len.min(span.end - start);
+                        let (start, chunk) = (*start, *chunk);
+                        (slot, Taken { start, chunk, len })
+                    }),
+            );
+        }
+        found.sort_unstable_by_key(|(_, taken)| std::cmp::Reverse(taken.start));
+        for (slot, one) in found {
+            if sum >= most {
+                break;
+            }
+            if space.unmap(slot, one.start, one.len) {
+                self.chunks.remove(&one.start);
+                sum = sum.saturating_add(one.len);
+                taken.mapped.push(one);
             }
         }
         taken

@@ -411,7 +411,7 @@ impl Pool {
 
     fn release_segments(&self, mut wanted: impl FnMut(&State, usize) -> bool) -> Result<usize> {
         if let Some(mapped) = self.source.mapped() {
-            return self.release_chunks(mapped, wanted);
+            return self.release_chunks(mapped, usize::MAX, wanted);
         }
         let segments: Vec<(usize, usize)> = {
             let mut state = self.state.lock();

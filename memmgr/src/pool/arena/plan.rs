@@ -8,7 +8,7 @@ use crate::pool::{
 use std::{collections::BTreeMap, ops::Range};
 
 /// No chunk that is made is longer.
-const LONGEST: usize = 32 << 20;
+pub(super) const LONGEST: usize = 32 << 20;
 /// A chunk is at most such a part of the pool.
 const CHUNKS: usize = 1024;
 /// So many places in a run are compared.

@@ -1,6 +1,6 @@
 //! Random requests, frees, failures and trims: whatever is planned can be done, keeps to the limit, and moves idle memory alone.
 
-use super::{Arena, Chunk, PAGE, Planned};
+use super::{Arena, Chunk, PAGE, Planned, plan::LONGEST};
 use crate::{
     cuda::virtual_memory::RawChunk,
     pool::best_fit::{ClassId, GRANULE, Owner, OwnerId, Space},
@@ -129,8 +129,10 @@ impl Rig {
         assert_eq!((now.reserved, now.idle), (reserved, idle));
     }
 
-    fn trim(&mut self) {
-        let idles = self.arena.take_idle(&mut self.space, |_| true);
+    /// Gives back so many bytes, or what there is.
+    fn trim(&mut self, most: usize) {
+        let before = self.space.stats();
+        let idles = self.arena.take_idle(&mut self.space, most, |_| true);
         let mut gone = 0;
         for taken in &idles.mapped {
             self.unmap(taken.start, taken.chunk);
@@ -139,8 +141,11 @@ impl Rig {
         gone += idles.unmapped.iter().map(|(_, len)| len).sum::<usize>();
         self.arena
             .put_back(&mut self.space, Default::default(), gone);
+        let now = self.space.stats();
+        assert_eq!(before.reserved - now.reserved, gone);
+        assert!(gone < most.saturating_add(self.longest_chunk().max(LONGEST)));
         // What is left of idle memory shares its chunks with blocks.
-        assert!(self.space.stats().largest_idle < 2 * PAGE.max(self.longest_chunk()));
+        assert!(gone >= most || now.largest_idle < 2 * PAGE.max(self.longest_chunk()));
     }
 
     fn longest_chunk(&self) -> usize {
@@ -189,7 +194,10 @@ fn whatever_is_planned_can_be_done() {
                     rig.space.free(addr, owner).unwrap();
                 }
                 8 => drop(rig.space.settle(PENDING.id, random.below(3))),
-                _ if random.below(6) == 0 => rig.trim(),
+                _ if random.below(6) == 0 => {
+                    let most = [usize::MAX, 3 * PAGE][random.below(2)];
+                    rig.trim(most);
+                }
                 _ => {}
             }
             rig.check();
@@ -199,7 +207,7 @@ fn whatever_is_planned_can_be_done() {
             rig.space.free(addr, Owner::IDLE).unwrap();
         }
         rig.space.settle(PENDING.id, usize::MAX);
-        rig.trim();
+        rig.trim(usize::MAX);
         assert_eq!(rig.space.reserved(), 0);
         assert!(rig.pages.is_empty());
         for range in 0..1 + seed as usize % 2 {

@@ -192,11 +192,12 @@ impl Pool {
         }
     }
 
-    /// Gives back the chunks that nothing uses, and ranges of addresses of which nothing is left: of the segments for which
-    /// `wanted` says so. The bytes.
+    /// Gives back chunks that nothing uses, until that makes `most` bytes, and ranges of addresses of which nothing is left: of
+    /// the segments for which `wanted` says so. The bytes.
     pub(super) fn release_chunks(
         &self,
         mapped: &Mapped,
+        most: usize,
         mut wanted: impl FnMut(&State, usize) -> bool,
     ) -> Result<usize> {
         let (idles, _ticket) = loop {
@@ -217,7 +218,7 @@ impl Pool {
                 .filter(|base| wanted(&state, *base))
                 .collect();
             let State { space, arena, .. } = &mut *state;
-            let idles = arena.take_idle(space, |base| bases.contains(&base));
+            let idles = arena.take_idle(space, most, |base| bases.contains(&base));
             break (idles, Ticket(self));
         };
         let taken = |taken: &Taken| (taken.start, taken.chunk);
