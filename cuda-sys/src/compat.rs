@@ -157,7 +157,7 @@ pub fn current_context() -> Option<usize> {
 }
 
 /// Takes an error that `f` has left out of `cudaGetLastError`, if there was none before.
-fn quietly<T>(f: impl FnOnce() -> T) -> T {
+pub(crate) fn quietly<T>(f: impl FnOnce() -> T) -> T {
     // SAFETY: the functions have no preconditions.
     let before = unsafe { crate::cudaPeekAtLastError() };
     let value = f();

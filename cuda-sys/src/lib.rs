@@ -63,6 +63,7 @@ compile_error!("cuda-sys supports Linux on x86-64 and on aarch64 only");
 
 mod compat;
 mod version;
+mod virtual_memory;
 
 /// What bindgen made, or the simulator's copy of the checked-in bindings: one set of types in a build.
 #[cfg(not(feature = "sim"))]
@@ -86,3 +87,4 @@ pub use generated::*;
 
 pub use compat::*;
 pub use version::*;
+pub use virtual_memory::*;

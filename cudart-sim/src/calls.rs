@@ -37,7 +37,7 @@ table! {
 
     cuGetErrorName cuCtxGetCurrent cuCtxGetId cuCtxGetDevice cuMemGetAddressRange cuMemAddressReserve cuMemAddressFree
     cuMemCreate cuMemRelease cuMemMap cuMemUnmap cuMemSetAccess cuMemGetAllocationGranularity
-    cuMemRetainAllocationHandle cuPointerGetAttribute
+    cuMemRetainAllocationHandle cuPointerGetAttribute cuDeviceGetAttribute
 }
 
 /// The version of the driver that brought memory pools.

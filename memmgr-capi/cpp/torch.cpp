@@ -7,6 +7,7 @@
 
 #include "memmgr.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <functional>
@@ -40,7 +41,11 @@ struct Pool {
     std::vector<std::function<bool(Stream)>> filters;
     // Its blocks that are free, by stream and size.
     std::map<Stream, std::multimap<std::size_t, void *>> idle;
+    // Free, too, but another stream was said to use them: kept until the pool goes, since nothing here says when that is over.
+    std::vector<void *> held;
     std::size_t live = 0;
+    // PyTorch begins once for each graph and releases once for each: the blocks are needed until the last one is gone.
+    std::size_t users = 0;
     bool released = false;
 };
 
@@ -57,6 +62,14 @@ struct Pools {
     std::unordered_map<void *, Owned> blocks;
     // The streams that a block was said to be used in, until it is freed.
     std::unordered_map<void *, std::vector<Stream>> uses;
+    // What could not be given back yet, since one of the streams is being captured.
+    struct Late {
+        void *ptr;
+        int device;
+        Stream stream;
+        std::vector<Stream> uses;
+    };
+    std::vector<Late> late;
 };
 
 Pools &pools() {
@@ -75,6 +88,8 @@ struct Freed {
             for (auto &block : of_stream.second) blocks.push_back(block.second);
         }
         pool.idle.clear();
+        blocks.insert(blocks.end(), pool.held.begin(), pool.held.end());
+        pool.held.clear();
     }
 
     void give_back() const {
@@ -130,7 +145,7 @@ bool allocate_from_pool(std::size_t size, int device, Stream stream, void **out)
 }
 
 // Whether the block was a pool's, which has it back now.
-bool free_into_pool(void *ptr) {
+bool free_into_pool(void *ptr, const std::vector<Stream> &uses) {
     Pools &all = pools();
     Freed freed;
     {
@@ -142,7 +157,12 @@ bool free_into_pool(void *ptr) {
         auto entry = all.pools.find(owned.pool);
         if (entry == all.pools.end()) return true;
         Pool &pool = entry->second;
-        pool.idle[owned.stream].emplace(owned.size, ptr);
+        const bool elsewhere = std::any_of(uses.begin(), uses.end(), [&](Stream use) { return use != owned.stream; });
+        if (elsewhere) {
+            pool.held.push_back(ptr);
+        } else {
+            pool.idle[owned.stream].emplace(owned.size, ptr);
+        }
         --pool.live;
         if (pool.released) freed.take_idle(pool);
         if (pool.released && pool.live == 0) all.pools.erase(entry);
@@ -154,6 +174,7 @@ bool free_into_pool(void *ptr) {
 // Whether any of the rooms below is in use: nearly always not, and then nobody takes the lock.
 std::atomic<bool> any_pool{false};
 std::atomic<bool> any_use{false};
+std::atomic<bool> any_late{false};
 
 std::vector<Stream> uses_of(void *ptr) {
     Pools &all = pools();
@@ -165,11 +186,37 @@ std::vector<Stream> uses_of(void *ptr) {
     return streams;
 }
 
+// Gives a block back behind its uses; false if a capture is in the way, and then `uses` are those that are left.
+bool give_back(void *ptr, int device, Stream stream, std::vector<Stream> &uses) {
+    while (!uses.empty()) {
+        if (memmgr_record_use_at(device, ptr, uses.back()) == MEMMGR_UNSUPPORTED) return false;
+        uses.pop_back();
+    }
+    return memmgr_free_device_at_on(device, ptr, stream) != MEMMGR_UNSUPPORTED;
+}
+
+// Tries again what a capture was in the way of.
+void give_late_back() {
+    std::vector<Pools::Late> late;
+    {
+        std::lock_guard<std::mutex> held(pools().mutex);
+        late.swap(pools().late);
+        any_late.store(false, std::memory_order_release);
+    }
+    for (auto &block : late) {
+        if (give_back(block.ptr, block.device, block.stream, block.uses)) continue;
+        std::lock_guard<std::mutex> held(pools().mutex);
+        pools().late.push_back(std::move(block));
+        any_late.store(true, std::memory_order_release);
+    }
+}
+
 }  // namespace
 
 extern "C" {
 
 void *memmgr_cpp_alloc(std::size_t size, int device, CUstream_st *stream) {
+    if (any_late.load(std::memory_order_acquire)) give_late_back();
     void *block = nullptr;
     if (any_pool.load(std::memory_order_acquire) && allocate_from_pool(size, device, stream, &block)) {
         return block;
@@ -180,12 +227,16 @@ void *memmgr_cpp_alloc(std::size_t size, int device, CUstream_st *stream) {
 
 void memmgr_cpp_free(void *ptr, std::size_t, int device, CUstream_st *stream) {
     if (ptr == nullptr) return;
-    if (any_use.load(std::memory_order_acquire)) {
-        for (Stream use : uses_of(ptr)) memmgr_record_use(ptr, use);
-    }
-    if (any_pool.load(std::memory_order_acquire) && free_into_pool(ptr)) return;
+    if (any_late.load(std::memory_order_acquire)) give_late_back();
+    std::vector<Stream> uses;
+    if (any_use.load(std::memory_order_acquire)) uses = uses_of(ptr);
+    if (any_pool.load(std::memory_order_acquire) && free_into_pool(ptr, uses)) return;
     // Called from destructors, which must not throw: what fails is left to memmgr_last_error.
-    memmgr_free_device_at_on(device, ptr, stream);
+    if (give_back(ptr, device, stream, uses)) return;
+    Pools &all = pools();
+    std::lock_guard<std::mutex> held(all.mutex);
+    all.late.push_back(Pools::Late{ptr, device, stream, std::move(uses)});
+    any_late.store(true, std::memory_order_release);
 }
 
 void memmgr_cpp_record_stream(void *ptr, CUstream_st *stream) {
@@ -201,6 +252,7 @@ void memmgr_cpp_record_stream(void *ptr, CUstream_st *stream) {
 }
 
 void memmgr_cpp_reset(void) {
+    if (any_late.load(std::memory_order_acquire)) give_late_back();
     memmgr_trim(nullptr);
 }
 
@@ -219,6 +271,7 @@ void memmgr_cpp_begin_allocate_to_pool(int device, PoolId id, std::function<bool
     std::lock_guard<std::mutex> held(all.mutex);
     Pool &pool = all.pools[{device, id}];
     pool.device = device;
+    ++pool.users;
     pool.released = false;
     pool.filters.push_back(std::move(filter));
     any_pool.store(true, std::memory_order_release);
@@ -240,6 +293,7 @@ void memmgr_cpp_release_pool(int device, PoolId id) {
         auto found = all.pools.find({device, id});
         if (found == all.pools.end()) return;
         Pool &pool = found->second;
+        if (pool.users > 0 && --pool.users > 0) return;
         pool.released = true;
         freed.take_idle(pool);
         if (pool.live == 0) all.pools.erase(found);

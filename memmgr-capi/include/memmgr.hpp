@@ -184,7 +184,8 @@ class RegisteredStream {
 public:
     RegisteredStream() = default;
     explicit RegisteredStream(cudaStream_t stream) {
-        if (memmgr_stream_register(stream, &handle_) != MEMMGR_OK) throw Error(MEMMGR_INVALID_ARGUMENT);
+        const memmgr_status status = memmgr_stream_register(detail::stream_of(stream), &handle_);
+        if (status != MEMMGR_OK) throw Error(status);
     }
     RegisteredStream(RegisteredStream&& other) noexcept : handle_(std::exchange(other.handle_, 0)) {}
     RegisteredStream& operator=(RegisteredStream&& other) noexcept {

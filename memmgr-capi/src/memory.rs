@@ -190,3 +190,17 @@ pub unsafe extern "C" fn memmgr_record_use(
         Ok(on_stream!(known, stream => mm().record_use(ptr, stream))?)
     })
 }
+
+/// As `memmgr_record_use`; the default stream is that of `device`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memmgr_record_use_at(
+    device: i32,
+    ptr: *const c_void,
+    stream: *mut CUstream_st,
+) -> memmgr_status {
+    call(|| {
+        // SAFETY: the stream is alive during the call, says the caller.
+        let known = unsafe { streams::raw_on(device, stream)? };
+        Ok(on_stream!(known, stream => mm().record_use(ptr, stream))?)
+    })
+}

@@ -206,6 +206,8 @@ pub unsafe extern "C" fn memmgr_stream_register(
         if handle.is_null() {
             return Err(Failure::argument("the pointer for the result is null"));
         }
+        // SAFETY: the pointer is not null and may be written, says the caller.
+        unsafe { put(handle, 0)? };
         // SAFETY: the stream is alive until the handle is released, says the caller.
         let made = unsafe { Stream::borrow_raw(stream.cast::<c_void>())? };
         let mut vacant = VACANT.lock().unwrap_or_else(PoisonError::into_inner);

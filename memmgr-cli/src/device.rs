@@ -130,6 +130,12 @@ pub fn select(ordinal: i32) -> Result<()> {
     )))
 }
 
+/// The settings of a manager that works for others: the defaults, with the source of device memory that the environment
+/// names.
+pub fn config() -> Result<Config> {
+    Ok(Config::default().device_source(Config::from_env()?.device_source))
+}
+
 /// The mode that the current device grants when `mode` is asked for.
 pub fn granted(mode: DeviceAllocatorMode) -> Result<DeviceAllocatorMode> {
     let manager = MemoryManager::new(Config::default().mode(mode))?;

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use memmgr::{DeviceAllocatorMode, DeviceInfo};
+use memmgr::{Config, DeviceAllocatorMode, DeviceInfo, DeviceSource};
 
 use crate::device::{self, Machine};
 use crate::error::Result;
@@ -40,6 +40,16 @@ fn describe(info: &DeviceInfo, out: &mut impl Write) -> Result<()> {
         "  virtual memory      {}",
         yes(info.virtual_memory_supported)
     )?;
+    let requested = Config::from_env()?.device_source;
+    let cannot = |effective: DeviceSource| {
+        let cannot = effective.cannot();
+        cannot.map_or_else(String::new, |cannot| format!("; not for {cannot}"))
+    };
+    let pool = match requested.on(info.ordinal) {
+        Ok(effective) => format!("{effective} (asked for: {requested}){}", cannot(effective)),
+        Err(error) => error.to_string(),
+    };
+    writeln!(out, "  pool memory         {pool}")?;
     device::select(info.ordinal)?;
     let mut modes = Vec::new();
     for mode in DeviceAllocatorMode::ALL {

@@ -30,6 +30,9 @@ const EXAMPLES: &str = "Examples:
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Show the CUDA runtime, the driver, the devices and what the memory manager can do on them
+    ///
+    /// MEMMGR_DEVICE_SOURCE=auto|malloc|vmm asks for a source of the memory of device pools; what each device is served from, and
+    /// what that memory is not fit for, is said here.
     Info,
     Demo(DemoOptions),
     Replay(ReplayOptions),
@@ -75,7 +78,8 @@ pub struct DemoOptions {
 /// CUDART_SIM_MEMORY is set. Requests that a device cannot meet are counted and reported.
 ///
 /// No work runs in the streams, unless --lag asks for it; --capacity measures nothing, but looks for the
-/// smallest pool that does.
+/// smallest pool that does. MEMMGR_DEVICE_SOURCE=malloc replays with segments of cudaMalloc instead of
+/// virtual memory.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   memmgr replay tests/data/traces/*.csv.gz

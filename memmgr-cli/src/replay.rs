@@ -190,7 +190,7 @@ fn replay(
     bar: &ProgressBar,
 ) -> Result<json::Row> {
     let trace = &named.trace;
-    let manager = MemoryManager::new(Config::default().mode(mode))?;
+    let manager = MemoryManager::new(device::config()?.mode(mode))?;
     if mode == DeviceAllocatorMode::AsyncStreamOrdered {
         cuda::reset_current_pool(ordinal)?;
     }

@@ -119,6 +119,7 @@ fn info_shows_backend_versions_devices_and_modes() {
         "4096.0 MiB, ",
         "memory pools        yes",
         "virtual memory",
+        "pool memory         vmm (asked for: auto); not for legacy IPC",
         "allocator modes     pool, async, cuda-pool",
     ] {
         assert!(text.contains(part), "{part} in:\n{text}");

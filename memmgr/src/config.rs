@@ -3,6 +3,7 @@
 use crate::{
     error::{Error, Result},
     mode::DeviceAllocatorMode,
+    source::DeviceSource,
 };
 use std::time::Duration;
 
@@ -43,7 +44,8 @@ pub struct Config {
     /// The same as a share of all memory of the device, above 0 and at most 1; if both are set, the lower counts. It becomes
     /// bytes at the pool's first allocation.
     pub device_pool_limit_share: Option<f64>,
-    /// The smallest segment by which a device pool grows.
+    /// The smallest segment by which a device pool grows. With virtual memory that is the first growth alone; from then on a
+    /// pool grows by what is missing.
     pub device_growth: usize,
     /// The smallest segment by which the pinned pool grows.
     pub pinned_growth: usize,
@@ -87,6 +89,12 @@ pub struct Config {
     pub release_threshold: Option<usize>,
     /// How long a segment is idle before it is given back; one second by default. Only with [`Config::release_threshold`].
     pub release_after: Duration,
+    /// Where the memory of each device's own pool comes from. With virtual memory a pool is one range of addresses, idle memory
+    /// moves to where it is needed, and growth is neither held up by full streams nor refused in a capture.
+    pub device_source: DeviceSource,
+    /// Whether other processes shall be able to open the memory of device pools with `cudaIpcGetMemHandle`. That takes
+    /// `cudaMalloc`: [`DeviceSource::Auto`] means [`DeviceSource::Malloc`] then.
+    pub shareable: bool,
     /// The requested device allocator.
     pub mode: DeviceAllocatorMode,
     /// Growing first, or waiting first.
@@ -108,6 +116,8 @@ impl Default for Config {
             pinned_fallback: false,
             release_threshold: None,
             release_after: Duration::from_secs(1),
+            device_source: DeviceSource::default(),
+            shareable: false,
             mode: DeviceAllocatorMode::default(),
             reuse: Reuse::default(),
         }
@@ -149,6 +159,10 @@ impl Config {
         pinned_growth: usize;
         /// Sets [`Config::pinned_warm_up`], in bytes.
         pinned_warm_up: Option<usize>;
+        /// Sets [`Config::device_source`].
+        device_source: DeviceSource;
+        /// Sets [`Config::shareable`].
+        shareable: bool;
         /// Sets [`Config::mode`].
         mode: DeviceAllocatorMode;
         /// Sets [`Config::reuse`].
@@ -164,9 +178,9 @@ impl Config {
 
     /// The defaults, overridden by `MEMMGR_PINNED_POOL_SIZE`, `MEMMGR_DEVICE_POOL_SIZE`, `MEMMGR_PINNED_POOL_LIMIT`,
     /// `MEMMGR_DEVICE_POOL_LIMIT`, `MEMMGR_PINNED_WARM_UP`, `MEMMGR_RELEASE_THRESHOLD` (bytes, or with a suffix K, M, G; the
-    /// limit of the device pools also as `50%` of the device), `MEMMGR_RELEASE_AFTER` (milliseconds),
-    /// `MEMMGR_PINNED_SOURCE` (`register`, `alloc`), `MEMMGR_PINNED_FALLBACK` (`on`, `off`), `MEMMGR_DEVICE_ALLOCATOR` (`pool`,
-    /// `async`, `cuda-pool`) and `MEMMGR_REUSE` (`speed`, `memory`).
+    /// limit of the device pools also as `50%` of the device), `MEMMGR_RELEASE_AFTER` (milliseconds), `MEMMGR_DEVICE_SOURCE`
+    /// (`auto`, `malloc`, `vmm`), `MEMMGR_PINNED_SOURCE` (`register`, `alloc`), `MEMMGR_PINNED_FALLBACK` (`on`, `off`),
+    /// `MEMMGR_DEVICE_ALLOCATOR` (`pool`, `async`, `cuda-pool`) and `MEMMGR_REUSE` (`speed`, `memory`).
     ///
     /// # Errors
     /// [`Error::InvalidSetting`] names the variable whose value cannot be read, or sizes that contradict each other.
@@ -213,6 +227,11 @@ impl Config {
             config.release_after = Duration::from_millis(millis);
         }
         config.pinned_warm_up = size("MEMMGR_PINNED_WARM_UP")?;
+        if let Some(text) = lookup("MEMMGR_DEVICE_SOURCE") {
+            config.device_source = text
+                .parse()
+                .map_err(|_| bad("MEMMGR_DEVICE_SOURCE", &text, "auto, malloc or vmm"))?;
+        }
         if let Some(text) = lookup("MEMMGR_DEVICE_ALLOCATOR") {
             config.mode = text
                 .parse()
@@ -243,8 +262,22 @@ impl Config {
         Ok(config)
     }
 
+    /// The source of device memory that is asked for, [`Config::shareable`] included.
+    pub(crate) fn requested_source(&self) -> DeviceSource {
+        if self.shareable {
+            DeviceSource::Malloc
+        } else {
+            self.device_source
+        }
+    }
+
     /// Refuses settings that contradict each other.
     pub(crate) fn validate(&self) -> Result<()> {
+        if self.shareable && self.device_source == DeviceSource::Virtual {
+            return Err(Error::InvalidSetting {
+                reason: "shareable memory comes from cudaMalloc: set device_source (MEMMGR_DEVICE_SOURCE) to auto or malloc".into(),
+            });
+        }
         let warm_up = self.pinned_warm_up.unwrap_or(0);
         for (what, size, limit) in [
             (

@@ -1,8 +1,10 @@
-//! The only file that calls the CUDA runtime. Each function is one CUDA call: refused at exit and in a forked child,
+//! The only file that calls CUDA. Each function is one CUDA call: refused at exit and in a forked child,
 //! counted by name, its failure turned into an [`Error`] that leaves nothing behind in `cudaGetLastError`.
 //!
 //! Functions that take a handle or a pointer are unsafe: the caller vouches that it is alive. `stream.rs`, `event.rs`
-//! and the segment sources own what they pass.
+//! and the segment sources own what they pass. `cuda/virtual_memory.rs` has the driver's calls for virtual memory.
+
+pub(crate) mod virtual_memory;
 
 use crate::{
     error::{Error, Result},
@@ -112,6 +114,8 @@ calls! {
     DeviceGetMemPool => "cudaDeviceGetMemPool",
     MemcpyAsync => "cudaMemcpyAsync", Memcpy2DAsync => "cudaMemcpy2DAsync",
     MemsetAsync => "cudaMemsetAsync", Memset2DAsync => "cudaMemset2DAsync",
+    DeviceCanAccessPeer => "cudaDeviceCanAccessPeer", DriverDeviceAttribute => "cuDeviceGetAttribute", MemAddressReserve => "cuMemAddressReserve", MemAddressFree => "cuMemAddressFree", MemCreate => "cuMemCreate",
+    MemRelease => "cuMemRelease", MemMap => "cuMemMap", MemUnmap => "cuMemUnmap", MemSetAccess => "cuMemSetAccess",
 }
 
 crate::sync::thread_local! {
@@ -409,6 +413,16 @@ pub(crate) fn device_attribute(attribute: DeviceAttr, device: i32) -> Result<i32
         sys::cudaDeviceGetAttribute(&mut value, attribute, device)
     })?;
     Ok(value)
+}
+
+/// Whether a device can be given access to another one's memory.
+pub(crate) fn can_access_peer(device: i32, peer: i32) -> Result<bool> {
+    let mut can = 0;
+    // SAFETY: `can` is a place for one int.
+    call(Call::DeviceCanAccessPeer, || unsafe {
+        sys::cudaDeviceCanAccessPeer(&mut can, device, peer)
+    })?;
+    Ok(can != 0)
 }
 
 /// The device's name.

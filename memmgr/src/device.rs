@@ -126,13 +126,36 @@ pub(crate) fn memory_pools_supported(ordinal: i32) -> Result<bool> {
         && cuda::device_attribute(DeviceAttr::cudaDevAttrMemoryPoolsSupported, ordinal)? != 0)
 }
 
-/// `cudaDevAttrReserved…`: the runtime has no name for it, the driver's `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED` is 102.
-fn virtual_memory_supported(ordinal: i32) -> Result<bool> {
-    match cuda::device_attribute(cuda_sys::cudaDeviceAttr(102), ordinal) {
-        Ok(value) => Ok(value != 0),
-        Err(Error::Cuda { code: 1, .. }) => Ok(false),
-        Err(error) => Err(error),
+/// Whether physical memory can be mapped to reserved addresses: `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED` is 102.
+pub(crate) fn virtual_memory_supported(ordinal: i32) -> Result<bool> {
+    cuda::virtual_memory::attribute(ordinal, 102)
+}
+
+/// Whether network adapters can reach mapped memory: `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED` is 110.
+pub(crate) fn mapped_memory_is_reachable(ordinal: i32) -> Result<bool> {
+    cuda::virtual_memory::attribute(ordinal, 110)
+}
+
+/// The devices that mapped memory of this one can be given to, itself included.
+pub(crate) fn devices_in_reach(ordinal: i32) -> Result<Vec<i32>> {
+    let mut found = vec![ordinal];
+    for other in (0..cuda::device_count()?).filter(|other| *other != ordinal) {
+        if cuda::can_access_peer(other, ordinal)? && virtual_memory_supported(other)? {
+            found.push(other);
+        }
     }
+    Ok(found)
+}
+
+/// Whether every device could use mapped memory of this one: copies in a stream of another device do.
+pub(crate) fn all_in_reach(ordinal: i32) -> Result<bool> {
+    let count = usize::try_from(cuda::device_count()?).unwrap_or(0);
+    Ok(devices_in_reach(ordinal)?.len() >= count)
+}
+
+/// Whether the driver has the functions that map memory.
+pub(crate) fn driver_maps_memory() -> bool {
+    cuda::virtual_memory::is_there()
 }
 
 /// Runs code of the user's inside a call of the manager, and makes the caller's device current again, whichever it leaves.

@@ -7,7 +7,8 @@ use std::{fmt, str::FromStr};
 /// The mode may be changed at any time: each block is freed by the family that made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DeviceAllocatorMode {
-    /// The manager's own exact best-fit pool over segments of `cudaMalloc`.
+    /// The manager's own exact best-fit pool, over virtual memory or segments of `cudaMalloc` (see
+    /// [`DeviceSource`](crate::DeviceSource)).
     #[default]
     BestFitPool,
     /// `cudaMallocAsync` and `cudaFreeAsync` on the device's current memory pool, whose attributes stay the user's.

@@ -54,6 +54,8 @@ pub enum Mistake {
     FencesWakeNobody,
     /// The last user of a stream does not wait for the visitors that still use its handle.
     VisitorsAreForgotten,
+    /// Chunks of physical memory move while work may still touch them.
+    ChunksMoveUnderWork,
     /// The end of a pool's growth wakes nobody.
     GrowthWakesNobody,
 }

@@ -1,5 +1,7 @@
 //! What is in use, held, and done: the figures of pools and managers. All sizes are bytes.
 
+use crate::source::DeviceSource;
+
 /// The figures of one pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -35,8 +37,10 @@ pub struct PoolStats {
     pub reuses: u64,
     /// Allocations that took memory which another stream had freed and made their own stream, or the host, wait for it.
     pub waits: u64,
-    /// Segments obtained from CUDA.
+    /// Segments obtained from CUDA; with virtual memory, growths that made new chunks.
     pub growths: u64,
+    /// Chunks of physical memory that were moved to other addresses (virtual memory).
+    pub moves: u64,
     /// Requests refused.
     pub failures: u64,
     /// Blocks divided in two.
@@ -68,6 +72,10 @@ impl PoolStats {
 pub struct DeviceStats {
     /// Its ordinal.
     pub device: i32,
+    /// Where the memory of the manager's own pool was asked to come from.
+    pub requested_source: DeviceSource,
+    /// Where it comes from.
+    pub source: DeviceSource,
     /// The manager's own pool.
     pub best_fit: PoolStats,
     /// Blocks of `cudaMallocAsync`.

@@ -8,8 +8,8 @@ mod rig;
 use common::{KIB, MIB, assert_sound, manager_in, stall};
 use cudart_sim::sys::cudaError;
 use memmgr::{
-    Config, DeviceAllocatorMode, DeviceBuffer, Error, MemoryManager, PinnedBuffer, PinnedSource,
-    Stream,
+    Config, DeviceAllocatorMode, DeviceBuffer, DeviceSource, Error, MemoryManager, PinnedBuffer,
+    PinnedSource, Stream,
 };
 use memmgr_tests::Gate;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -139,7 +139,10 @@ fn a_segment_that_cannot_be_freed_is_an_error_of_trim_and_shutdown_and_is_not_us
         (CODES.into_iter()).flat_map(|code| sources.map(|source| (code, source)))
     {
         for shutdown in [false, true] {
-            let mm = MemoryManager::new(Config::default().pinned_source(source)).unwrap();
+            let config = Config::default()
+                .device_source(DeviceSource::Malloc)
+                .pinned_source(source);
+            let mm = MemoryManager::new(config).unwrap();
             let block = mm.allocate_device(MIB).unwrap();
             let host = mm.allocate_pinned(MIB).unwrap();
             // SAFETY: nobody uses the blocks.

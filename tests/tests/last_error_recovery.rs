@@ -5,7 +5,7 @@ mod common;
 mod rig;
 
 use common::{MIB, assert_sound, last_error, manager};
-use memmgr::{Config, Error, MemoryManager, Stream};
+use memmgr::{Config, DeviceSource, Error, MemoryManager, Stream};
 
 fn assert_clean(mm: &MemoryManager, what: &str) {
     assert_eq!(last_error(), 0, "{what} left an error behind");
@@ -25,7 +25,8 @@ fn assert_clean(mm: &MemoryManager, what: &str) {
 #[test]
 fn a_refused_segment_that_a_trim_made_room_for_leaves_no_error() {
     use cudart_sim::sys::cudaError;
-    let mm = MemoryManager::new(Config::default().device_growth(2 * MIB)).unwrap();
+    let config = Config::default().device_source(DeviceSource::Malloc);
+    let mm = MemoryManager::new(config.device_growth(2 * MIB)).unwrap();
     let stream = Stream::new().unwrap();
     let cached = mm.allocate_device_on(2 * MIB, &stream).unwrap();
     // SAFETY: nobody uses the block.
@@ -95,8 +96,16 @@ fn a_request_above_all_memory_is_refused_and_leaves_no_error() {
 /// B45 (c): up to a cap of the test's own, since the machine may be shared.
 #[test]
 fn after_memory_has_run_out_and_all_is_freed_everything_works_again() {
-    let cap = 8 * 64 * MIB;
-    let mm = MemoryManager::new(Config::default().device_pool_limit(Some(cap))).unwrap();
+    // A small block anywhere in a pool of one piece takes a page.
+    for (source, page) in [(DeviceSource::Malloc, 0), (DeviceSource::Auto, 2 * MIB)] {
+        run_out_and_recover(source, 8 * 64 * MIB, page);
+    }
+}
+
+fn run_out_and_recover(source: DeviceSource, all: usize, page: usize) {
+    let cap = all + page;
+    let config = Config::default().device_source(source);
+    let mm = MemoryManager::new(config.device_pool_limit(Some(cap))).unwrap();
     let stream = Stream::new().unwrap();
     for _ in 0..2 {
         let mut blocks = Vec::new();
@@ -109,7 +118,7 @@ fn after_memory_has_run_out_and_all_is_freed_everything_works_again() {
         };
         match refusal {
             Error::OutOfMemory(oom) => {
-                assert_eq!((oom.in_use, oom.limit), (cap, Some(cap)), "{oom}");
+                assert_eq!((oom.in_use, oom.limit), (all, Some(cap)), "{oom}");
             }
             other => panic!("{other:?}"),
         }

@@ -8,7 +8,8 @@ mod common;
 use common::{KIB, MIB, manager_in, stall};
 use cudart_sim::{Check, Finding, FindingKind};
 use memmgr::{
-    Config, DeviceAllocatorMode, DeviceBuffer, MemoryManager, PerThreadStream, Stream,
+    Config, DeviceAllocatorMode, DeviceBuffer, DeviceSource, MemoryManager, PerThreadStream,
+    Stream,
     planted::{self, Mistake},
 };
 use memmgr_tests::Gate;
@@ -18,6 +19,12 @@ use std::{
     thread::JoinHandle,
     time::Duration,
 };
+
+/// Segments of `cudaMalloc`, which do not go before all work has ended. What a mistake has unmapped under work would end the
+/// context, and with it the next program; `moving_mistake.rs` is about that.
+fn config() -> Config {
+    Config::default().device_source(DeviceSource::Malloc)
+}
 
 const ASYNC_MODES: [DeviceAllocatorMode; 2] = [
     DeviceAllocatorMode::AsyncStreamOrdered,
@@ -66,7 +73,7 @@ fn only_with(mistake: Mistake, kinds: &[FindingKind], program: impl Fn()) {
 
 fn pool(bytes: usize) -> MemoryManager {
     MemoryManager::new(
-        Config::default()
+        config()
             .device_pool_size(bytes)
             .device_pool_limit(Some(bytes)),
     )
@@ -84,7 +91,7 @@ fn a_pinned_source_that_is_recycled_under_a_copy_is_seen() {
             FindingKind::FreedInUse,
         ],
         || {
-            let mm = MemoryManager::new(Config::default()).unwrap();
+            let mm = MemoryManager::new(config()).unwrap();
             let s = Stream::new().unwrap();
             let device = [(); 2].map(|()| mm.device::<u8>(MIB, &s).unwrap());
             for on_device in &device {
@@ -110,7 +117,7 @@ fn a_pinned_target_that_is_recycled_under_a_copy_is_seen() {
             FindingKind::FreedInUse,
         ],
         || {
-            let mm = MemoryManager::new(Config::default()).unwrap();
+            let mm = MemoryManager::new(config()).unwrap();
             let s = Stream::new().unwrap();
             let device = mm.device::<u8>(MIB, &s).unwrap();
             let _ = s.memset(&device, 1).unwrap();
@@ -185,7 +192,7 @@ fn a_transfer_that_is_dropped_under_its_copy_is_seen() {
             FindingKind::FreedInUse,
         ],
         || {
-            let mm = MemoryManager::new(Config::default()).unwrap();
+            let mm = MemoryManager::new(config()).unwrap();
             let s = Stream::new().unwrap();
             let host = mm.pinned_zeroed::<u8>(MIB).unwrap();
             let device = mm.device::<u8>(MIB, &s).unwrap();
@@ -234,7 +241,7 @@ fn a_free_that_washes_away_an_older_mark_is_seen() {
 #[test]
 fn a_guard_that_is_read_on_another_stream_without_a_wait_is_seen() {
     only_with(Mistake::GuardsDoNotWait, &[FindingKind::Race], || {
-        let mm = MemoryManager::new(Config::default()).unwrap();
+        let mm = MemoryManager::new(config()).unwrap();
         let (s, other) = (Stream::new().unwrap(), Stream::new().unwrap());
         let mut source = mm.pinned::<u64>(KIB).unwrap();
         source.as_mut_slice().unwrap().fill(7);
@@ -282,7 +289,7 @@ fn a_graph_that_does_not_keep_its_blocks_is_seen() {
 fn a_pageable_copy_that_is_read_back_on_the_default_stream_is_seen() {
     let _turn = turn();
     let program = |waits: bool| {
-        let mm = MemoryManager::new(Config::default()).unwrap();
+        let mm = MemoryManager::new(config()).unwrap();
         let s = Stream::new().unwrap();
         let default = Stream::legacy(0).unwrap();
         let source: Vec<u8> = vec![7; MIB];
@@ -316,7 +323,7 @@ fn a_pageable_copy_that_is_read_back_on_the_default_stream_is_seen() {
 #[test]
 fn a_use_past_the_end_or_after_the_free_is_seen_inside_a_pool() {
     let _turn = turn();
-    let mm = MemoryManager::new(Config::default()).unwrap();
+    let mm = MemoryManager::new(config()).unwrap();
     let s = Stream::new().unwrap();
     let x = mm.allocate_device_on(KIB, &s).unwrap();
     let y = mm.allocate_device_on(KIB, &s).unwrap();
@@ -343,7 +350,7 @@ fn a_use_past_the_end_or_after_the_free_is_seen_inside_a_pool() {
 #[test]
 fn a_use_that_another_part_covers_is_seen() {
     only_with(Mistake::UsesCoverOtherParts, &[FindingKind::Race], || {
-        let mm = MemoryManager::new(Config::default()).unwrap();
+        let mm = MemoryManager::new(config()).unwrap();
         let s = Stream::new().unwrap();
         let device = mm.device::<u8>(2 * MIB, &s).unwrap();
         let mut host = mm.pinned_zeroed::<u8>(2 * MIB).unwrap();
@@ -367,7 +374,7 @@ fn a_part_that_is_read_on_another_stream_without_a_wait_is_seen() {
         Mistake::GuardsDoNotWait,
         &[FindingKind::Race, FindingKind::UsedBeforeAllocation],
         || {
-            let mm = MemoryManager::new(Config::default()).unwrap();
+            let mm = MemoryManager::new(config()).unwrap();
             let (a, b) = (Stream::new().unwrap(), Stream::new().unwrap());
             let device = mm.device::<u32>(100 * 100, &a).unwrap();
             let _ = a
@@ -390,7 +397,7 @@ fn a_block_that_goes_with_its_first_part_is_seen() {
         Mistake::PartsTakeTheBlockAlong,
         &[FindingKind::UsedAfterFree],
         || {
-            let mm = MemoryManager::new(Config::default()).unwrap();
+            let mm = MemoryManager::new(config()).unwrap();
             let s = Stream::new().unwrap();
             let whole = mm.device::<u8>(2 * MIB, &s).unwrap();
             let (front, back) = whole.split_at(MIB).unwrap();
@@ -405,7 +412,7 @@ fn a_block_that_goes_with_its_first_part_is_seen() {
 #[test]
 fn a_scope_that_ends_before_its_copies_is_seen() {
     only_with(Mistake::ScopesDoNotWait, &[FindingKind::Race], || {
-        let mm = MemoryManager::new(Config::default()).unwrap();
+        let mm = MemoryManager::new(config()).unwrap();
         let s = Stream::new().unwrap();
         let device = mm.device_zeroed::<u8>(64 * KIB, &s).unwrap();
         // Page-locked: what copies pageable memory to the host waits for it.
@@ -424,7 +431,7 @@ fn adopted_memory_that_goes_under_a_copy_is_seen() {
         Mistake::AdoptionsDoNotWait,
         &[FindingKind::FreedInUse, FindingKind::Race],
         || {
-            let mm = MemoryManager::new(Config::default()).unwrap();
+            let mm = MemoryManager::new(config()).unwrap();
             let (s, other) = (Stream::new().unwrap(), Stream::new().unwrap());
             let mut memory = std::ptr::null_mut();
             let raw = other.as_raw();
@@ -582,7 +589,7 @@ fn a_request_for_pinned_memory_that_does_not_wait_for_its_last_copy_is_seen() {
         Mistake::RequestsDoNotWait,
         &[FindingKind::ReusedInUse],
         || {
-            let config = Config::default().pinned_pool_size(MIB);
+            let config = config().pinned_pool_size(MIB);
             let mm = MemoryManager::new(config.pinned_pool_limit(Some(MIB))).unwrap();
             let (s, gate) = (Stream::new().unwrap(), Gate::new());
             let device = mm.device::<u8>(MIB, &s).unwrap();
@@ -718,7 +725,7 @@ fn memory_allocated_on_a_threads_stream_without_an_event_is_seen() {
 #[test]
 fn a_read_that_hides_an_earlier_write_is_seen() {
     only_with(Mistake::ReadsReplaceWrites, &[FindingKind::Race], || {
-        let mm = MemoryManager::new(Config::default()).unwrap();
+        let mm = MemoryManager::new(config()).unwrap();
         let s = Stream::new().unwrap();
         let device = mm.device_zeroed::<u8>(MIB, &s).unwrap();
         let mut host = mm.pinned_zeroed::<u8>(MIB).unwrap();
@@ -733,7 +740,7 @@ fn a_read_that_hides_an_earlier_write_is_seen() {
 #[test]
 fn uses_that_are_joined_to_the_first_are_seen() {
     only_with(Mistake::JoinedUsesEndEarly, &[FindingKind::Race], || {
-        let mm = MemoryManager::new(Config::default()).unwrap();
+        let mm = MemoryManager::new(config()).unwrap();
         let (s, gate) = (Stream::new().unwrap(), Gate::new());
         let device = mm.device_zeroed::<u8>(200 * 64, &s).unwrap();
         let mut host = mm.pinned_zeroed::<u8>(200 * 64).unwrap();
@@ -763,7 +770,7 @@ fn a_view_that_is_given_out_under_a_copy_is_seen() {
             Mistake::ViewsDoNotWait,
             &[FindingKind::Race, FindingKind::FreedInUse],
             || {
-                let mm = MemoryManager::new(Config::default()).unwrap();
+                let mm = MemoryManager::new(config()).unwrap();
                 let s = Stream::new().unwrap();
                 let device = mm.device_zeroed::<u8>(MIB, &s).unwrap();
                 let mut host = mm.pinned_zeroed::<u8>(MIB).unwrap();
@@ -808,8 +815,7 @@ fn a_segment_of_a_dropped_manager_that_goes_back_under_pending_work_is_seen() {
         Mistake::OrphansDoNotWait,
         &[FindingKind::FreedInUse],
         || {
-            let mm = MemoryManager::new(Config::default()).unwrap();
-            let next = MemoryManager::new(Config::default()).unwrap();
+            let [mm, next] = [(); 2].map(|()| common::manager_of_segments());
             let (s, source, opener) = across_devices(&mm, &next);
             drop(mm);
             next.trim().unwrap();
@@ -841,7 +847,7 @@ fn adopted_memory_that_another_stream_uses_without_a_wait_is_seen() {
         Mistake::AllocationsAreNotFollowed,
         &[FindingKind::UsedBeforeAllocation],
         || {
-            let mm = MemoryManager::new(Config::default()).unwrap();
+            let mm = MemoryManager::new(config()).unwrap();
             let (s, other) = (Stream::new().unwrap(), Stream::new().unwrap());
             let mut memory = std::ptr::null_mut();
             let called = cudart_sim::called_here();
@@ -876,7 +882,7 @@ fn a_launch_that_does_not_wait_for_other_uses_of_its_blocks_is_seen() {
         Mistake::GuardsDoNotWait,
         &[FindingKind::Race, FindingKind::UsedBeforeAllocation],
         || {
-            let mm = MemoryManager::new(Config::default()).unwrap();
+            let mm = MemoryManager::new(config()).unwrap();
             let [s, other] = [(); 2].map(|()| Stream::new().unwrap());
             let x = mm.device::<u8>(MIB, &s).unwrap();
             let mut graph = s.capture(|s| s.memset(&x, 1).map(drop)).unwrap();
@@ -893,7 +899,7 @@ fn a_launch_that_does_not_wait_for_other_uses_of_its_blocks_is_seen() {
 #[test]
 fn a_launch_that_leaves_no_mark_is_seen() {
     only_with(Mistake::UsesAreForgotten, &[FindingKind::Race], || {
-        let mm = MemoryManager::new(Config::default()).unwrap();
+        let mm = MemoryManager::new(config()).unwrap();
         let s = Stream::new().unwrap();
         let x = mm.device_zeroed::<u8>(MIB, &s).unwrap();
         s.synchronize().unwrap();

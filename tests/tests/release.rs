@@ -7,7 +7,7 @@ mod common;
 mod rig;
 
 use common::{MIB, assert_sound, last_error, stall};
-use memmgr::{Config, DeviceAllocatorMode, Error, MemoryManager, PoolStats, Stream};
+use memmgr::{Config, DeviceAllocatorMode, DeviceSource, Error, MemoryManager, PoolStats, Stream};
 use memmgr_tests::{Gate, sim_only};
 use std::{
     sync::{Mutex, MutexGuard, Once, PoisonError},
@@ -53,7 +53,8 @@ fn hold_idle(mm: &MemoryManager, sizes: &[usize]) {
 #[test]
 fn trim_to_keeps_as_much_as_it_may_and_the_device_agrees() {
     let _turn = turn();
-    let mm = MemoryManager::new(growing(2 * MIB)).unwrap();
+    let config = growing(2 * MIB).device_source(DeviceSource::Malloc);
+    let mm = MemoryManager::new(config).unwrap();
     let (before, _) = rig::mem_get_info();
     hold_idle(&mm, &[16 * MIB, 4 * MIB, 8 * MIB, 4 * MIB]);
     assert_eq!(device(&mm).reserved, 32 * MIB);
@@ -75,6 +76,32 @@ fn trim_to_keeps_as_much_as_it_may_and_the_device_agrees() {
     }
     if memmgr_tests::SIMULATED {
         assert_eq!(rig::mem_get_info().0, before);
+    }
+    assert_eq!(last_error(), 0);
+}
+
+/// Mapped memory goes back in pages, wherever it lies.
+#[test]
+fn trim_to_of_mapped_memory_keeps_what_was_said() {
+    let _turn = turn();
+    let config = growing(2 * MIB).device_source(DeviceSource::Virtual);
+    let mm = MemoryManager::new(config).unwrap();
+    hold_idle(&mm, &[16 * MIB, 4 * MIB, 8 * MIB, 4 * MIB]);
+    assert_eq!(device(&mm).reserved, 32 * MIB);
+    for target in [40 * MIB, 32 * MIB, 29 * MIB, 21 * MIB, 10 * MIB, 0] {
+        let before = device(&mm).reserved;
+        let (free, _) = rig::mem_get_info();
+        let released = mm.trim_to(target).unwrap();
+        let left = device(&mm).reserved;
+        assert_eq!(before - left, released);
+        assert!(
+            left <= target && left + 2 * MIB > before.min(target),
+            "{left} of {target} stay"
+        );
+        if memmgr_tests::SIMULATED {
+            assert_eq!(rig::mem_get_info().0 - free, released, "to {target}");
+        }
+        assert_sound(&mm);
     }
     assert_eq!(last_error(), 0);
 }
@@ -141,11 +168,14 @@ fn wait_until(mm: &MemoryManager, what: &str, is: impl Fn(&MemoryManager) -> boo
     }
 }
 
-fn releasing(after: Duration) -> MemoryManager {
-    let config = growing(2 * MIB)
+fn releasing_after(after: Duration) -> Config {
+    growing(2 * MIB)
         .release_threshold(Some(4 * MIB))
-        .release_after(after);
-    MemoryManager::new(config).unwrap()
+        .release_after(after)
+}
+
+fn releasing(after: Duration) -> MemoryManager {
+    MemoryManager::new(releasing_after(after)).unwrap()
 }
 
 #[test]
@@ -189,14 +219,19 @@ fn without_a_threshold_everything_stays() {
 #[test]
 fn what_is_in_use_or_behind_running_work_is_not_given_back_by_itself() {
     let _turn = turn();
-    let mm = releasing(Duration::from_millis(8));
+    let config = releasing_after(Duration::from_millis(8)).device_source(DeviceSource::Malloc);
+    let mm = MemoryManager::new(config).unwrap();
     let stream = Stream::new().unwrap();
     let used = mm.allocate_device_on(8 * MIB, &stream).unwrap();
     hold_idle(&mm, &[8 * MIB]);
     let gate = Gate::new();
     stall(&stream, &gate);
     std::thread::sleep(Duration::from_millis(80));
-    assert_eq!(device(&mm).reserved, 16 * MIB, "cudaFree would have waited");
+    let reserved = device(&mm).reserved;
+    if reserved != 16 * MIB {
+        gate.open();
+    }
+    assert_eq!(reserved, 16 * MIB, "cudaFree would have waited");
     gate.open();
     stream.synchronize().unwrap();
     wait_until(&mm, "the idle half", |mm| device(mm).reserved == 8 * MIB);
@@ -207,6 +242,31 @@ fn what_is_in_use_or_behind_running_work_is_not_given_back_by_itself() {
     stream.synchronize().unwrap();
     wait_until(&mm, "the other half", |mm| device(mm).reserved == 0);
     assert_sound(&mm);
+}
+
+/// Unmapping waits for nothing: idle memory goes back beside running work, and what that work uses stays.
+#[test]
+fn idle_mapped_memory_goes_back_beside_running_work() {
+    let _turn = turn();
+    let config = releasing_after(Duration::from_millis(8)).device_source(DeviceSource::Virtual);
+    let mm = MemoryManager::new(config).unwrap();
+    let stream = Stream::new().unwrap();
+    let used = mm.allocate_device_on(8 * MIB, &stream).unwrap();
+    hold_idle(&mm, &[8 * MIB]);
+    let gate = Gate::new();
+    let opener = gate.open_after(Duration::from_secs(5));
+    stall(&stream, &gate);
+    // SAFETY: the block is ours and freed in the order of the only stream that uses it.
+    unsafe { mm.free_device_on(used, &stream).unwrap() };
+    wait_until(&mm, "the idle half", |mm| device(mm).reserved == 8 * MIB);
+    assert!(!stream.query().unwrap(), "the work still runs");
+    gate.open();
+    stream.synchronize().unwrap();
+    wait_until(&mm, "the other half, down to the threshold", |mm| {
+        device(mm).reserved == 4 * MIB
+    });
+    assert_sound(&mm);
+    opener.join().unwrap();
 }
 
 #[test]

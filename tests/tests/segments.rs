@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{KIB, MIB, assert_sound, checks::OWN_POOLS, manager};
+use common::{KIB, MIB, assert_sound, checks::OWN_POOLS, manager, manager_of_segments};
 use memmgr::{Observer, Place, SegmentChange};
 use std::{
     ops::Range,
@@ -44,7 +44,7 @@ impl Log {
 fn blocks_never_lie_in_two_segments_and_each_segment_goes_back_as_it_came() {
     let _alone = alone();
     for kind in OWN_POOLS {
-        let manager = manager();
+        let manager = manager_of_segments();
         let log = Arc::new(Log::default());
         manager.set_observer(log.clone()).unwrap();
         #[cfg(feature = "sim")]
@@ -154,7 +154,7 @@ fn blocks_of_one_segment_merge_in_any_order() {
 fn a_segment_that_the_runtime_gives_out_twice_is_refused() {
     memmgr_tests::sim_only!("a real runtime may take another address");
     let _alone = alone();
-    let manager = manager();
+    let manager = manager_of_segments();
     let log = Arc::new(Log::default());
     manager.set_observer(log.clone()).unwrap();
     manager.set_device_pool_size(2 * MIB).unwrap();

@@ -58,6 +58,11 @@ const STEPS: [Step; 19] = [
         run: tests,
     },
     Step {
+        name: "test-malloc",
+        about: "the suite, device memory by cudaMalloc",
+        run: suite_on_segments,
+    },
+    Step {
         name: "model",
         about: "what threads share, model checked",
         run: model_check,
@@ -248,6 +253,12 @@ fn parse<T: clap::Args>(words: &[&str]) -> Result<T> {
 
 fn tests() -> Result {
     test::run(&parse(&[])?)
+}
+
+/// What tests use by default is virtual memory.
+fn suite_on_segments() -> Result {
+    let mut suite = cargo(["test", "-p", "memmgr-tests", "--test", "suite"]);
+    run_quietly(suite.env("MEMMGR_DEVICE_SOURCE", "malloc")).map(drop)
 }
 
 fn model_check() -> Result {

@@ -24,7 +24,7 @@ fn known(device: c_int) -> Answer<u32> {
         .ok_or(INVALID_DEVICE)
 }
 
-fn attribute(device: &Device, attr: Attr) -> Answer<c_int> {
+pub(super) fn attribute(device: &Device, attr: Attr) -> Answer<c_int> {
     Ok(match attr {
         Attr::cudaDevAttrMaxThreadsPerBlock => 1024,
         Attr::cudaDevAttrMaxBlockDimX | Attr::cudaDevAttrMaxBlockDimY => 1024,

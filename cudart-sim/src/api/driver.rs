@@ -41,6 +41,12 @@ const MOST_ATTRIBUTE: c_uint = 21;
 /// The same of a context's id.
 type CtxGetId = Option<unsafe extern "C" fn(sys::CUcontext, *mut c_ulonglong) -> sys::CUresult>;
 
+/// The same of a device's attribute.
+type DeviceGetAttribute = Option<unsafe extern "C" fn(*mut c_int, c_uint, c_int) -> sys::CUresult>;
+
+/// Whether network adapters can reach memory that the functions here make, as the driver numbers the question.
+const MAPPED_MEMORY_RDMA: c_uint = 110;
+
 driver! {
     fn cuGetErrorName(
         code: sys::CUresult,
@@ -78,6 +84,20 @@ driver! {
         device: *mut sys::CUdevice_v1,
     ) is sys::PFN_cuCtxGetDevice_v2000, since 2000, needs Device {
         put(device, thread::device() as c_int)
+    }
+
+    fn cuDeviceGetAttribute(
+        pi: *mut c_int,
+        attrib: c_uint,
+        dev: c_int,
+    ) is DeviceGetAttribute, since 2000, needs Driver {
+        need(pi)?;
+        let mut rt = lock();
+        let device = rt.device(dev)?;
+        put(pi, match attrib {
+            MAPPED_MEMORY_RDMA => c_int::from(device.config.virtual_memory),
+            _ => super::device::attribute(device, sys::cudaDeviceAttr(attrib))?,
+        })
     }
 
     fn cuMemGetAddressRange(

@@ -116,3 +116,24 @@ fn the_release_of_idle_memory_is_off_by_default_and_read_from_its_variables() {
         assert!(error.unwrap_err().to_string().contains(name));
     }
 }
+
+#[test]
+fn a_source_is_read_from_its_variable_and_shareable_memory_is_of_cuda_malloc() {
+    let read = |text: &'static str| {
+        Config::from_lookup(|name| (name == "MEMMGR_DEVICE_SOURCE").then(|| text.into()))
+    };
+    assert_eq!(read("vmm").unwrap().device_source, DeviceSource::Virtual);
+    let error = read("some").unwrap_err().to_string();
+    assert!(
+        error.contains("MEMMGR_DEVICE_SOURCE") && error.contains("malloc"),
+        "{error}"
+    );
+    let shareable = Config::default().shareable(true);
+    assert_eq!(shareable.requested_source(), DeviceSource::Malloc);
+    assert!(shareable.validate().is_ok());
+    let contrary = shareable.device_source(DeviceSource::Virtual);
+    assert!(matches!(
+        contrary.validate(),
+        Err(Error::InvalidSetting { .. })
+    ));
+}

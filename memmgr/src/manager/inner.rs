@@ -20,6 +20,7 @@ use crate::{
         segment::Source,
     },
     process,
+    source::DeviceSource,
     stream::{Handle, StreamKind},
     sync::{
         Mutex, OnceLock,
@@ -60,6 +61,8 @@ pub(crate) struct Inner {
 /// Everything of one device.
 pub(super) struct DeviceState {
     pub(super) ordinal: i32,
+    /// Where the pool's memory was asked to come from.
+    pub(super) requested_source: DeviceSource,
     pub(super) pool: Pool,
     pub(super) native: Native,
     pub(super) pools_supported: OnceLock<bool>,
@@ -208,12 +211,18 @@ impl Inner {
                     devices.len()
                 ),
             })?;
+        let requested = lock(&self.config).requested_source();
+        let source = match requested.on(ordinal)? {
+            DeviceSource::Virtual => Source::mapped_on(ordinal),
+            DeviceSource::Auto | DeviceSource::Malloc => Source::malloc(ordinal),
+        };
         Ok(place.get_or_init(|| {
             let config = lock(&self.config);
             DeviceState {
                 ordinal,
+                requested_source: requested,
                 pool: Pool::new(
-                    Source::malloc(ordinal),
+                    source,
                     PoolConfig {
                         initial: config.device_pool_size,
                         limit: config.device_pool_limit,

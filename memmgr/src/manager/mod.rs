@@ -658,6 +658,8 @@ impl MemoryManager {
                 .states()
                 .map(|state| DeviceStats {
                     device: state.ordinal,
+                    requested_source: state.requested_source,
+                    source: state.pool.source(),
                     best_fit: state.pool.stats(),
                     async_stream_ordered: state.native.stats(Family::Current),
                     cuda_async_pool: state.native.stats(Family::Own),

@@ -2,6 +2,7 @@
 //!
 //! Every function here takes the lock for short steps and makes its CUDA calls between them.
 
+mod growth;
 mod pageable;
 mod settle;
 mod trim;
@@ -121,7 +122,7 @@ impl Pool {
             len
         };
         let _ticket = Ticket(self);
-        let base = self.source.create(len).map_err(|error| match error {
+        let refused = |error| match error {
             Error::Cuda {
                 code: cuda::OUT_OF_MEMORY,
                 ..
@@ -133,7 +134,16 @@ impl Pool {
                 other => other,
             },
             other => other,
-        })?;
+        };
+        if let Some(mapped) = self.source.mapped() {
+            let prepared = |state: &mut State| state.prepared = true;
+            return match self.grow_by(mapped, len, Some(len), prepared) {
+                Ok(Some(())) => Ok(len),
+                Ok(None) => Err(self.refusal(len)),
+                Err(error) => Err(refused(error)),
+            };
+        }
+        let base = self.source.create(len).map_err(refused)?;
         let mut state = self.enter(base, len)?;
         state.prepared = true;
         Ok(len)
@@ -180,6 +190,11 @@ impl Pool {
             .lock()
             .order
             .end_epochs(on.map(|on| on.core().uid));
+        self.complete_ended(ended);
+    }
+
+    /// Of epochs that have ended, those whose stream turns out to be idle are complete.
+    fn complete_ended(&self, ended: Vec<Arc<Fence>>) {
         let mut idle: Vec<(u64, bool)> = Vec::new();
         let mut done: Vec<Arc<Fence>> = Vec::new();
         for fence in ended {
@@ -230,6 +245,9 @@ impl Pool {
 
     /// Gets a segment for the request. One thread at a time: the others wait, and search again first.
     fn grow(&self, request: Request<'_>, rounded: usize) -> Result<Growth> {
+        if let Some(mapped) = self.source.mapped() {
+            return self.grow_mapped(mapped, request, rounded);
+        }
         let mut asked = false;
         let (wanted, exact) = loop {
             let mut state = self.state.lock();
@@ -405,6 +423,9 @@ impl Pool {
     }
 
     fn release_segments(&self, mut wanted: impl FnMut(&State, usize) -> bool) -> Result<usize> {
+        if let Some(mapped) = self.source.mapped() {
+            return self.release_chunks(mapped, usize::MAX, wanted);
+        }
         let segments: Vec<(usize, usize)> = {
             let mut state = self.state.lock();
             let idle: Vec<(usize, usize)> = state
@@ -490,6 +511,24 @@ impl Drop for Pool {
         // CUDA's free functions wait for the whole device, which a drop must not: the next slow call of any manager
         // gives the segments back.
         let state = self.state.get_mut();
+        if let segment::Source::Virtual(_) = self.source {
+            // Chunks with raw blocks that are still live stay for good, and so do their addresses.
+            let State { space, arena, .. } = &mut *state;
+            let unused = arena.take_unused(space);
+            let ranges = space
+                .segments()
+                .filter(|segment| !space.has_live_blocks(*segment))
+                .map(|segment| (segment.base, segment.len))
+                .collect();
+            segment::orphan(segment::Orphans {
+                source: std::mem::replace(&mut self.source, segment::Source::Pinned),
+                bases: Vec::new(),
+                chunks: unused,
+                ranges,
+                marks: state.order.all_marks(),
+            });
+            return;
+        }
         // No guard is left, since a guard holds the manager. Raw blocks may be: their segments stay for good.
         let bases: Vec<usize> = state
             .space
@@ -498,11 +537,13 @@ impl Drop for Pool {
             .map(|segment| segment.base)
             .collect();
         if !bases.is_empty() {
-            segment::orphan(
-                std::mem::replace(&mut self.source, segment::Source::Pinned),
+            segment::orphan(segment::Orphans {
+                source: std::mem::replace(&mut self.source, segment::Source::Pinned),
                 bases,
-                state.order.all_marks(),
-            );
+                chunks: Default::default(),
+                ranges: Vec::new(),
+                marks: state.order.all_marks(),
+            });
         }
     }
 }

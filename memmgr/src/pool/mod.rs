@@ -4,11 +4,13 @@
 //! layer ([`order`]: marks and epochs) and a source of segments ([`segment`]). One lock guards the first two; no CUDA
 //! call is made under it. `miss.rs` is what happens when nothing fits, `uses.rs` what copies and guards record.
 
+mod arena;
 pub(crate) mod best_fit;
 mod front;
 mod hit;
 pub(crate) mod host_memory;
 mod live;
+mod mapped;
 mod miss;
 pub(crate) mod native;
 pub(crate) mod observer;
@@ -28,10 +30,12 @@ use crate::{
     error::{Error, Place, Result},
     event::Fence,
     out_of_memory::{Holders, OutOfMemory},
+    source::DeviceSource,
     stats::PoolStats,
     stream::{Handle, StreamCore},
     sync::{Condvar, atomic::AtomicBool, thread::ThreadId},
 };
+use arena::Arena;
 use best_fit::{ClassId, FreeError, OwnerId, Slot, Space, Taken};
 use front::Front;
 use hit::Missed;
@@ -70,6 +74,7 @@ struct Counters {
     reuses: u64,
     waits: u64,
     growths: u64,
+    moves: u64,
     failures: u64,
 }
 
@@ -77,6 +82,8 @@ struct Counters {
 #[derive(Debug)]
 struct State {
     space: Space<Live>,
+    /// Where the physical memory lies, if the pool maps it.
+    arena: Arena,
     order: Order,
     extras: Extras,
     counters: Counters,
@@ -136,6 +143,7 @@ impl Pool {
     pub fn new(source: Source, config: PoolConfig, observed: Observed) -> Self {
         let state = State {
             space: Space::new(),
+            arena: Arena::default(),
             order: Order::new(),
             extras: Extras::default(),
             counters: Counters::default(),
@@ -160,6 +168,14 @@ impl Pool {
     /// Whose memory it is.
     pub fn place(&self) -> Place {
         self.source.place()
+    }
+
+    /// What its segments are made of.
+    pub fn source(&self) -> DeviceSource {
+        match self.source.mapped() {
+            Some(_) => DeviceSource::Virtual,
+            None => DeviceSource::Malloc,
+        }
     }
 
     /// A block of at least `size` bytes, at a multiple of the granule (256 B). With a stream, work that is submitted to
@@ -342,6 +358,7 @@ impl Pool {
             reuses: hits.saturating_add(counters.reuses),
             waits: counters.waits,
             growths: counters.growths,
+            moves: counters.moves,
             failures: counters.failures,
             splits: space.splits,
             merges: space.merges,
@@ -429,6 +446,9 @@ impl Pool {
         self.flush_front();
         let state = self.state.lock();
         state.space.check()?;
+        if self.source.mapped().is_some() {
+            state.arena.check(&state.space)?;
+        }
         state.order.check(&state.space, &state.extras)
     }
 }

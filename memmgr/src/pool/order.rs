@@ -245,8 +245,13 @@ impl Order {
         let is_same = |slot: &Slot| slot.core.is_same(core);
         let place = (self.slots.iter()).position(|slot| slot.as_ref().is_some_and(is_same))?;
         let slot = self.slots.get_mut(place)?.as_mut()?;
-        if !slot.core.is_retired() {
+        // One that is gone gives its name to nothing: its end may lie before what the other has done since.
+        if core.is_retired() {
             return Some(Place(u32::try_from(place).ok()?));
+        }
+        // Only visitors are left, and its end is recorded at any moment: what this one does must not be named by it.
+        if !slot.core.is_retired() {
+            return None;
         }
         let former = std::mem::replace(&mut slot.core, core.clone());
         let epoch = slot.epoch.take().map(|(fence, _)| fence);
@@ -624,6 +629,22 @@ impl Order {
             wanted += slot.wanted.len();
         }
         self.wanted = wanted;
+        self.tell();
+        ended
+    }
+
+    /// Ends the open epoch of one stream; it, and those of the stream's that ended before and have no event yet.
+    pub fn end_epoch_of(&mut self, core: &StreamCore) -> Vec<Arc<Fence>> {
+        let Some(slot) = self.slot_of_mut(core) else {
+            return Vec::new();
+        };
+        let mut added = 0;
+        if let Some((fence, _)) = slot.epoch.take() {
+            slot.wanted.push(fence);
+            added = 1;
+        }
+        let ended = slot.wanted.clone();
+        self.wanted = self.wanted.saturating_add(added);
         self.tell();
         ended
     }

@@ -1,7 +1,8 @@
-//! Where segments come from: `cudaMalloc` for devices, `host_memory.rs` for pinned memory.
+//! Where segments come from: `cudaMalloc` or mapped memory (`mapped.rs`) for devices, `host_memory.rs` for pinned memory.
 //!
 //! A segment is zeroed once when it is made, so that no buffer ever shows what another process left in memory.
 
+use super::{arena::Idles, mapped::Mapped};
 use crate::{
     context, cuda,
     device::on_device,
@@ -25,6 +26,8 @@ pub(crate) enum Source {
         /// Its stream for zeroing.
         zeroing: OnceLock<Stream>,
     },
+    /// Chunks of physical memory, mapped to reserved addresses.
+    Virtual(Mapped),
     /// `cudaHostAlloc`, portable.
     Pinned,
     /// Pages of the host's that are registered; where that fails, `cudaHostAlloc`.
@@ -40,10 +43,25 @@ impl Source {
         }
     }
 
+    /// Mapped memory of a device.
+    pub fn mapped_on(device: i32) -> Self {
+        Source::Virtual(Mapped::new(device))
+    }
+
+    /// Where chunks come from, if segments are made of those.
+    #[inline]
+    pub fn mapped(&self) -> Option<&Mapped> {
+        match self {
+            Source::Virtual(mapped) => Some(mapped),
+            Source::Malloc { .. } | Source::Pinned | Source::Registered => None,
+        }
+    }
+
     /// Whose memory it is.
     pub fn place(&self) -> Place {
         match self {
             Source::Malloc { device, .. } => Place::Device(*device),
+            Source::Virtual(mapped) => Place::Device(mapped.device()),
             Source::Pinned | Source::Registered => Place::Pinned,
         }
     }
@@ -69,6 +87,9 @@ impl Source {
                 context::note(*device);
                 Ok(base)
             }),
+            Source::Virtual(_) => Err(Error::Unsupported {
+                reason: "a segment in one piece where memory is mapped in chunks".into(),
+            }),
             Source::Pinned => host_memory::create(len, false),
             Source::Registered => host_memory::create(len, true),
         }
@@ -82,6 +103,8 @@ impl Source {
         match self {
             // SAFETY: as this function demands.
             Source::Malloc { device, .. } => on_device(*device, || unsafe { cuda::free(base) }),
+            // `create` makes none.
+            Source::Virtual(_) => Ok(()),
             // SAFETY: as this function demands.
             Source::Pinned | Source::Registered => unsafe { host_memory::destroy(base) },
         }
@@ -90,8 +113,12 @@ impl Source {
     /// The most that could ever be allocated, and what is free now, as far as is known: bytes.
     pub fn capacity(&self) -> Result<Capacity> {
         match self {
-            Source::Malloc { device, .. } => {
-                let (free, total) = on_device(*device, cuda::mem_get_info)?;
+            Source::Malloc { .. } | Source::Virtual(_) => {
+                let device = match self.place() {
+                    Place::Device(device) => device,
+                    Place::Pinned => 0,
+                };
+                let (free, total) = on_device(device, cuda::mem_get_info)?;
                 Ok(Capacity {
                     total,
                     free: Some(free),
@@ -119,10 +146,13 @@ impl Source {
 }
 
 /// Segments of a pool that was dropped, and what may still touch them.
-struct Orphans {
-    source: Source,
-    bases: Vec<usize>,
-    marks: Vec<Arc<Fence>>,
+pub(super) struct Orphans {
+    pub source: Source,
+    pub bases: Vec<usize>,
+    pub chunks: Idles,
+    /// Ranges of addresses in which nothing is live: start and length.
+    pub ranges: Vec<(usize, usize)>,
+    pub marks: Vec<Arc<Fence>>,
 }
 
 impl Orphans {
@@ -135,12 +165,8 @@ impl Orphans {
 static ORPHANS: Mutex<Vec<Orphans>> = Mutex::new(Vec::new());
 
 /// Leaves segments to the next call that may wait, with the marks that their memory carries.
-pub(crate) fn orphan(source: Source, bases: Vec<usize>, marks: Vec<Arc<Fence>>) {
-    lock(&ORPHANS).push(Orphans {
-        source,
-        bases,
-        marks,
-    });
+pub(super) fn orphan(orphans: Orphans) {
+    lock(&ORPHANS).push(orphans);
 }
 
 /// Whether there is anything for [`release_orphans`] to do.
@@ -167,6 +193,17 @@ pub(crate) fn release_orphans() {
             // work that touched it has finished.
             if let Err(error) = unsafe { left.source.destroy(base) } {
                 tracing::warn!(%error, "a segment of a dropped manager could not be given back");
+            }
+        }
+        if let Source::Virtual(mapped) = &left.source {
+            // SAFETY: as above, for chunks.
+            let (_, _, released) = unsafe { mapped.release(left.chunks) };
+            let freed = left.ranges.iter().try_for_each(|(start, len)| {
+                // SAFETY: the range is the pool's, which is gone; all that was mapped in it was just unmapped.
+                unsafe { mapped.free_range(*start, *len) }
+            });
+            if let Err(error) = released.and(freed) {
+                tracing::warn!(%error, "memory of a dropped manager could not be given back");
             }
         }
     }

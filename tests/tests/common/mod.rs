@@ -4,7 +4,7 @@
 pub mod checks;
 pub mod child;
 
-use memmgr::{Config, DeviceAllocatorMode, MemoryManager, Stream};
+use memmgr::{Config, DeviceAllocatorMode, DeviceSource, MemoryManager, Stream};
 use memmgr_tests::Gate;
 use std::ffi::c_void;
 
@@ -14,14 +14,27 @@ pub const KIB: usize = 1 << 10;
 /// All modes.
 pub const MODES: [DeviceAllocatorMode; 3] = DeviceAllocatorMode::ALL;
 
+/// The defaults, with the source of device memory that the environment names (`MEMMGR_DEVICE_SOURCE`).
+pub fn config() -> Config {
+    let named = std::env::var("MEMMGR_DEVICE_SOURCE").ok();
+    let source = named.map(|name| name.parse().expect("a source of device memory"));
+    Config::default().device_source(source.unwrap_or_default())
+}
+
 /// A manager of the test's own.
 pub fn manager() -> MemoryManager {
-    MemoryManager::new(Config::default()).expect("the defaults are valid")
+    MemoryManager::new(config()).expect("the defaults are valid")
+}
+
+/// A manager whose device memory comes in segments of `cudaMalloc`.
+pub fn manager_of_segments() -> MemoryManager {
+    let config = Config::default().device_source(DeviceSource::Malloc);
+    MemoryManager::new(config).expect("the settings are valid")
 }
 
 /// A manager in a mode.
 pub fn manager_in(mode: DeviceAllocatorMode) -> MemoryManager {
-    MemoryManager::new(Config::default().mode(mode)).expect("the defaults are valid")
+    MemoryManager::new(config().mode(mode)).expect("the defaults are valid")
 }
 
 /// Puts work on a stream that ends when the gate opens.

@@ -2,9 +2,10 @@
 
 use crate::explore::{all, drawn};
 use crate::show::*;
-use memmgr::{Config, Error, MemoryManager, Stream};
+use memmgr::{Config, DeviceSource, Error, MemoryManager, Stream};
 use std::sync::Arc;
 
+// Device memory is of `cudaMalloc` here: one call grows a pool, so that the search stays short.
 const BLOCK: usize = 256;
 
 fn growths(manager: &MemoryManager) -> u64 {
@@ -18,7 +19,14 @@ fn growths(manager: &MemoryManager) -> u64 {
 
 /// Nothing is there yet, and two threads want a block.
 fn two_misses() {
-    let manager = Arc::new(MemoryManager::new(Config::default().device_growth(4096)).unwrap());
+    let manager = Arc::new(
+        MemoryManager::new(
+            Config::default()
+                .device_source(DeviceSource::Malloc)
+                .device_growth(4096),
+        )
+        .unwrap(),
+    );
     let wants = |manager: &Arc<MemoryManager>| {
         let manager = manager.clone();
         move || Block(manager.allocate_device(BLOCK).unwrap()).free(&manager)
@@ -122,7 +130,14 @@ fn memory_that_another_stream_freed_is_used_after_that_streams_work() {
 
 /// One thread allocates and frees, one trims, one shuts down.
 fn given_back_meanwhile() {
-    let manager = Arc::new(MemoryManager::new(Config::default().device_growth(4096)).unwrap());
+    let manager = Arc::new(
+        MemoryManager::new(
+            Config::default()
+                .device_source(DeviceSource::Malloc)
+                .device_growth(4096),
+        )
+        .unwrap(),
+    );
     let a = Stream::new().unwrap();
     Block::on(&manager, BLOCK, &a).free_on(&manager, &a);
     let (users, trims, shuts) = (manager.clone(), manager.clone(), manager.clone());

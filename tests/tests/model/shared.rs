@@ -1,7 +1,7 @@
 //! Guards, graphs and events that several threads have to do with.
 
 use crate::show::*;
-use memmgr::{Config, MemoryManager, Stream};
+use memmgr::{Config, DeviceSource, MemoryManager, Stream};
 use std::sync::Arc;
 
 /// Two threads copy into the halves of one block, and drop them; a third wants the memory.
@@ -65,6 +65,7 @@ fn a_guard_may_go_on_one_thread_while_another_records_a_copy() {
 /// Pinned memory: its copy is recorded and both go while another thread takes pinned memory and writes it.
 fn pinned() {
     let config = Config::default()
+        .device_source(DeviceSource::Malloc)
         .pinned_pool_size(256)
         .pinned_pool_limit(Some(512));
     let manager = Arc::new(MemoryManager::new(config).unwrap());

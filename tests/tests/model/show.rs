@@ -2,7 +2,7 @@
 
 use crate::explore::{self, MACHINE, Machine};
 use cudart_sim::Schedule;
-use memmgr::{Config, MemoryManager, Stream, model, planted::Mistake};
+use memmgr::{Config, DeviceSource, MemoryManager, Stream, model, planted::Mistake};
 use shuttle::thread::{self, JoinHandle};
 use std::ffi::c_void;
 use std::sync::{
@@ -90,6 +90,7 @@ impl Flag {
 /// A manager whose device pool has just this much.
 pub fn pool_of(bytes: usize) -> MemoryManager {
     let config = Config::default()
+        .device_source(DeviceSource::Malloc)
         .device_pool_size(bytes)
         .device_pool_limit(Some(bytes));
     MemoryManager::new(config).unwrap()

@@ -294,7 +294,9 @@ fn any_failing_call_is_named_and_leaves_the_slot_clean() {
 /// A manager whose pinned memory comes from `cudaHostAlloc` alone.
 #[cfg(feature = "sim")]
 fn allocating() -> memmgr::MemoryManager {
-    let config = memmgr::Config::default().pinned_source(memmgr::PinnedSource::HostAlloc);
+    let config = memmgr::Config::default()
+        .device_source(memmgr::DeviceSource::Malloc)
+        .pinned_source(memmgr::PinnedSource::HostAlloc);
     memmgr::MemoryManager::new(config).unwrap()
 }
 

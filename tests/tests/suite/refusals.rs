@@ -4,7 +4,7 @@
 use crate::common::assert_sound;
 use crate::common::{MIB, last_error};
 use memmgr::MemoryManager;
-use memmgr::{Config, Error, PinnedSource, Stream};
+use memmgr::{Config, DeviceSource, Error, PinnedSource, Stream};
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering::SeqCst},
@@ -20,6 +20,7 @@ struct Cached {
 impl Cached {
     fn new(pinned: bool) -> Self {
         let config = Config::default()
+            .device_source(DeviceSource::Malloc)
             .device_growth(2 * MIB)
             .pinned_growth(2 * MIB)
             .pinned_source(PinnedSource::HostAlloc)

@@ -87,6 +87,8 @@ pub(super) enum Body<T> {
     Live(T),
     /// The block is free.
     Free(Span),
+    /// No memory is mapped there (see `gaps`).
+    Gap,
 }
 
 /// A block. It fills one cache line.
@@ -135,7 +137,7 @@ impl<T> Block<T> {
     pub fn owner(&self) -> Option<OwnerId> {
         match &self.body {
             Body::Free(span) => Some(span.owner),
-            Body::Live(_) | Body::Vacant => None,
+            Body::Live(_) | Body::Vacant | Body::Gap => None,
         }
     }
 
@@ -237,7 +239,7 @@ impl<T: Default> Blocks<T> {
     pub fn data(&self, slot: Slot) -> Option<&T> {
         match &self.records.get(slot.0 as usize)?.body {
             Body::Live(data) => Some(data),
-            Body::Free(_) | Body::Vacant => None,
+            Body::Free(_) | Body::Vacant | Body::Gap => None,
         }
     }
 
@@ -246,7 +248,7 @@ impl<T: Default> Blocks<T> {
     pub fn data_mut(&mut self, slot: Slot) -> Option<&mut T> {
         match &mut self.records.get_mut(slot.0 as usize)?.body {
             Body::Live(data) => Some(data),
-            Body::Free(_) | Body::Vacant => None,
+            Body::Free(_) | Body::Vacant | Body::Gap => None,
         }
     }
 
@@ -264,7 +266,7 @@ impl<T: Default> Blocks<T> {
     pub fn span(&self, slot: Slot) -> &Span {
         match &self.at(slot).body {
             Body::Free(span) => span,
-            Body::Live(_) | Body::Vacant => {
+            Body::Live(_) | Body::Vacant | Body::Gap => {
                 debug_assert!(false, "the block is not free");
                 &self.stray_span
             }

@@ -14,12 +14,16 @@ macro_rules! ensure {
     };
 }
 
+pub(super) use ensure;
+
 /// What the walk over all segments has counted.
 struct Walk {
     blocks: usize,
     live: usize,
     live_bytes: usize,
     free_bytes: usize,
+    /// Their number and their bytes.
+    gaps: (usize, usize),
     seams: usize,
     /// Spans and bytes of each owner, by its place.
     owned: Vec<(usize, usize)>,
@@ -35,6 +39,7 @@ impl<T: Default> Space<T> {
             live: 0,
             live_bytes: 0,
             free_bytes: 0,
+            gaps: (0, 0),
             seams: 0,
             owned: vec![(0, 0); self.owners.owners().count()],
         };
@@ -62,6 +67,7 @@ impl<T: Default> Space<T> {
                 .ok_or("too many bytes are reserved")?;
             self.check_segment(base, segment, &mut walk)?;
         }
+        self.check_gaps(walk.gaps)?;
         self.check_recent()?;
         self.check_owners(&walk)?;
         self.check_classes(&walk)?;
@@ -102,6 +108,10 @@ impl<T: Default> Space<T> {
                     );
                     walk.live += 1;
                     walk.live_bytes = walk.live_bytes.saturating_add(block.len);
+                }
+                Body::Gap => {
+                    self.check_gap(prev, slot)?;
+                    walk.gaps = (walk.gaps.0 + 1, walk.gaps.1.saturating_add(block.len));
                 }
                 Body::Free(span) => {
                     let owner = span.owner;
@@ -262,6 +272,7 @@ impl<T: Default> Space<T> {
     }
 
     fn check_figures(&self, walk: &Walk, reserved: usize) -> Result<(), String> {
+        let reserved = reserved.saturating_sub(walk.gaps.1);
         ensure!(
             self.reserved == reserved,
             "{reserved} bytes are reserved, not {}",
@@ -295,6 +306,7 @@ impl<T: Default> Space<T> {
         );
         let divided = (self.segments.len() as u64)
             .wrapping_add(self.splits)
+            .wrapping_add_signed(self.blocks_by_gaps() as i64)
             .wrapping_sub(self.merges);
         ensure!(
             divided == walk.blocks as u64,
@@ -307,7 +319,7 @@ impl<T: Default> Space<T> {
             .checked_add(stats.idle)
             .and_then(|sum| sum.checked_add(stats.pending));
         ensure!(
-            parts == Some(reserved),
+            parts == Some(self.reserved()) && stats.reserved == self.reserved(),
             "the figures do not add up: {stats:?}"
         );
         Ok(())

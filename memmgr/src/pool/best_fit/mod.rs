@@ -10,7 +10,8 @@
 //! - A **segment** is a range of addresses. Segments are disjoint. Two segments may touch; nothing is ever
 //!   merged across their boundary, because each goes back to the driver on its own.
 //! - A segment is tiled, without gap or overlap, by **blocks**. A block is *live* (handed out) or *free*.
-//!   A free block is called a **span**. (A third state, unmapped, belongs to virtual memory.)
+//!   A free block is called a **span**. A third state, *unmapped*, is a **gap**: addresses without memory, which
+//!   no search finds (see `gaps`).
 //! - A free span has an [`Owner`]. Its [`OwnerId`] says who must have finished before others may write
 //!   there: idle (nobody), or a set of marks that the order layer keeps. Its [`ClassId`] says in which
 //!   index the span is found, that is, who may use it at once. All spans of one owner id have one class.
@@ -39,6 +40,7 @@
 
 mod blocks;
 mod check;
+mod gaps;
 mod index;
 mod live;
 mod owners;
@@ -53,6 +55,7 @@ mod waste;
 use std::fmt;
 
 pub use blocks::Slot;
+pub use gaps::{Kind, Piece, Run};
 pub use space::Space;
 
 /// The unit of all addresses and lengths, in bytes.
@@ -254,6 +257,8 @@ pub enum BlockState {
     Live,
     /// Free, with this owner.
     Free(Owner),
+    /// No memory is mapped there.
+    Gap,
 }
 
 /// A block of a segment, as a report sees it.
@@ -264,18 +269,18 @@ pub struct BlockInfo {
     pub addr: usize,
     /// The length in bytes.
     pub len: usize,
-    /// Live or free.
+    /// Live, free or unmapped.
     pub state: BlockState,
 }
 
 /// The figures of a [`Space`]; lengths in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SpaceStats {
-    /// All segments together.
+    /// The memory of all segments together, and what is held (see `gaps`).
     pub reserved: usize,
     /// All live blocks together (their lengths are rounded up to the granule).
     pub in_use: usize,
-    /// All idle spans together.
+    /// All idle spans together, and what is held.
     pub idle: usize,
     /// All free spans that have an owner, together.
     pub pending: usize,

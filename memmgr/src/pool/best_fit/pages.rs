@@ -10,7 +10,7 @@ use super::blocks::{Blocks, Slot};
 /// The length of a page in bytes: at most 256 blocks start in it.
 const PAGE: usize = 64 << 10;
 
-/// The pages of one segment.
+/// The pages of one segment, up to the last one in which a block starts: most of a large segment may be a gap.
 #[derive(Debug)]
 struct Pages {
     len: usize,
@@ -21,11 +21,10 @@ struct Pages {
 
 impl Pages {
     fn new(len: usize) -> Self {
-        let count = len.div_ceil(PAGE);
         Self {
             len,
-            starts: vec![0; count.div_ceil(64)],
-            first: vec![Slot::NONE; count],
+            starts: Vec::new(),
+            first: Vec::new(),
         }
     }
 
@@ -34,6 +33,10 @@ impl Pages {
     }
 
     fn set(&mut self, page: usize, slot: Slot) {
+        if page >= self.first.len() && !slot.is_none() {
+            self.first.resize(page.saturating_add(1), Slot::NONE);
+            self.starts.resize(self.first.len().div_ceil(64), 0);
+        }
         if let Some(first) = self.first.get_mut(page) {
             *first = slot;
         }
@@ -49,8 +52,10 @@ impl Pages {
 
     /// The last page below `page` in which a block starts.
     fn before(&self, page: usize) -> Option<usize> {
+        let page = page.min(self.first.len());
         let mut word = page / 64;
-        let mut bits = self.starts.get(word)? & !(u64::MAX << (page % 64));
+        // The page behind the last one may begin another word.
+        let mut bits = self.starts.get(word).copied().unwrap_or(0) & !(u64::MAX << (page % 64));
         while bits == 0 {
             word = word.checked_sub(1)?;
             bits = *self.starts.get(word)?;

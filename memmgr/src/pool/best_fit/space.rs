@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::blocks::{Blocks, Body, Slot};
+use super::gaps::Gaps;
 use super::index::{Entry, Nodes};
 use super::live::Table;
 use super::owners::{ClassRecord, Owners};
@@ -70,6 +71,9 @@ pub struct Space<T> {
     /// The spans that have a seam, and slots that had one once.
     pub(super) seams: Vec<Slot>,
     pub(super) scratch: Scratch,
+    /// The addresses without memory.
+    pub(super) gaps: Gaps,
+    /// The bytes of all segments, less the gaps.
     pub(super) reserved: usize,
     pub(super) in_use: usize,
     pub(super) splits: u64,
@@ -96,6 +100,7 @@ impl<T: Default> Space<T> {
             frees: 0,
             seams: Vec::with_capacity(SEAMS),
             scratch: Scratch::default(),
+            gaps: Gaps::default(),
             reserved: 0,
             in_use: 0,
             splits: 0,
@@ -180,6 +185,7 @@ impl<T: Default> Space<T> {
                 Some(owner) => {
                     super::BlockState::Free(Owner::new(owner, self.owners.class_of(owner)))
                 }
+                None if matches!(block.body, Body::Gap) => super::BlockState::Gap,
                 None => super::BlockState::Live,
             };
             super::BlockInfo {
@@ -484,9 +490,9 @@ impl<T: Default> Space<T> {
         self.in_use
     }
 
-    /// The bytes of all segments.
+    /// The bytes of all segments that have memory, and what is held.
     pub fn reserved(&self) -> usize {
-        self.reserved
+        self.reserved.saturating_add(self.gaps.held())
     }
 
     /// The bytes that are free but not idle.
@@ -562,14 +568,17 @@ impl<T: Default> Space<T> {
     /// The figures.
     pub fn stats(&self) -> SpaceStats {
         SpaceStats {
-            reserved: self.reserved,
+            reserved: self.reserved(),
             in_use: self.in_use,
-            idle: self.bytes_of(OwnerId::IDLE),
+            idle: self
+                .bytes_of(OwnerId::IDLE)
+                .saturating_add(self.gaps.held()),
             pending: self.pending_bytes(),
             largest_idle: self.largest_idle(),
             segments: self.segments.len(),
             live_blocks: self.live.len(),
-            free_spans: self.blocks.count().saturating_sub(self.live.len()),
+            free_spans: (self.blocks.count().saturating_sub(self.live.len()))
+                .saturating_sub(self.gaps.count()),
             splits: self.splits,
             merges: self.merges,
         }

@@ -337,7 +337,7 @@ impl<T: Default> Space<T> {
     }
 
     /// Cuts a block that is in no index at `at`, and returns the right part. There is room (see `request`).
-    fn split(&mut self, slot: Slot, at: usize) -> Slot {
+    pub(super) fn split(&mut self, slot: Slot, at: usize) -> Slot {
         let Block { addr, len, .. } = *self.blocks.at(slot);
         let left = at.saturating_sub(addr);
         let body = Body::Live(T::default());
@@ -358,7 +358,7 @@ impl<T: Default> Space<T> {
 
     /// Makes two neighbours, which are in no index, one block: the left one.
     #[inline]
-    fn join(&mut self, left: Slot, right: Slot) {
+    pub(super) fn join(&mut self, left: Slot, right: Slot) {
         let Block {
             addr, len, next, ..
         } = *self.blocks.at(right);

@@ -26,7 +26,7 @@ impl<T: Default> Space<T> {
                 Body::Free(span) if span.owner == OwnerId::IDLE && block.len < len => {
                     waste.external = waste.external.saturating_add(block.len);
                 }
-                Body::Free(_) | Body::Vacant => {}
+                Body::Free(_) | Body::Vacant | Body::Gap => {}
             }
         }
         waste
@@ -42,5 +42,14 @@ impl<T: Default> Space<T> {
             (!owners.is_empty()).then_some((segment.len, owners))
         };
         self.segments.values().filter_map(owners).collect()
+    }
+
+    /// What each owner has that is not idle, in bytes.
+    pub fn owned(&self) -> Vec<(usize, OwnerList)> {
+        let owners = self.owners.owners();
+        let owned = owners.filter(|(id, owner)| *id != OwnerId::IDLE && owner.bytes > 0);
+        owned
+            .map(|(id, owner)| (owner.bytes, OwnerList::of(id)))
+            .collect()
     }
 }

@@ -1,4 +1,5 @@
-//! Waiting for the least that lets a refused request grow: the work that keeps segments from going back.
+//! Waiting for the least that lets a refused request grow: the work that keeps segments from going back, or, with mapped memory,
+//! chunks from moving.
 
 use super::{
     Pool,
@@ -11,7 +12,7 @@ use crate::{
 };
 use std::{cmp::Reverse, sync::Arc};
 
-/// A segment without a live block that work keeps from being idle.
+/// A segment without a live block that work keeps from being idle; with mapped memory what one owner has.
 struct Unsettled {
     len: usize,
     owners: OwnerList,
@@ -55,7 +56,7 @@ fn worth_waiting_for(unsettled: &[Unsettled], wanted: usize, room: usize) -> Opt
 }
 
 impl Pool {
-    /// Waits on the host until more segments without a live block are idle, if giving such segments back could make room
+    /// Waits on the host until more segments without a live block are idle, or more memory that can move, if that could make room
     /// for the request: for as few streams as do, or for those that bring the most. False if there are none, or if it
     /// would not help.
     pub fn settle_segments(&self, refusal: &OutOfMemory) -> Result<bool> {
@@ -64,7 +65,13 @@ impl Pool {
         let rounded = best_fit::checked(refusal.requested)?;
         let marks = {
             let mut state = self.state.lock();
-            let unsettled: Vec<Unsettled> = (state.space.unsettled().into_iter())
+            let is_mapped = self.source.mapped().is_some();
+            let (found, idle) = if is_mapped {
+                (state.space.owned(), state.space.stats().idle)
+            } else {
+                (state.space.unsettled(), 0)
+            };
+            let unsettled: Vec<Unsettled> = (found.into_iter())
                 .filter_map(|(len, owners)| {
                     let streams = state.order.streams_of(&owners)?;
                     Some(Unsettled {
@@ -79,7 +86,8 @@ impl Pool {
                 .map(|limit| limit.saturating_sub(state.space.reserved()));
             let room = limited
                 .unwrap_or(usize::MAX)
-                .min(refusal.device_free.unwrap_or(usize::MAX));
+                .min(refusal.device_free.unwrap_or(usize::MAX))
+                .saturating_add(idle);
             let Some(streams) = worth_waiting_for(&unsettled, rounded, room) else {
                 return Ok(false);
             };

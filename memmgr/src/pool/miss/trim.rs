@@ -1,11 +1,17 @@
 //! Giving idle segments back until a pool holds no more than it should, at once or when they have been idle for a while.
 
 use super::{Pool, State, segment};
-use crate::error::Result;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::{error::Result, pool::mapped::Mapped};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// How often each segment was found idle in a row, by its base.
-pub(crate) type Seen = BTreeMap<usize, u32>;
+/// What the looks at a pool have found.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// How often each segment was idle in a row, by its base.
+    segments: BTreeMap<usize, u32>,
+    /// With mapped memory: how many bytes were idle at the last looks.
+    idle: VecDeque<usize>,
+}
 
 impl Pool {
     /// Gives idle segments back to CUDA until at most `target` bytes are held; the bytes. Of the ways to get there, one
@@ -15,6 +21,10 @@ impl Pool {
         self.poll(true);
         self.end_epochs(None);
         segment::release_orphans();
+        if let Some(mapped) = self.source.mapped() {
+            let excess = self.state.lock().space.reserved().saturating_sub(target);
+            return self.release_chunks(mapped, excess, |_, _| true);
+        }
         self.release_surplus(target, |_| true)
     }
 
@@ -36,7 +46,7 @@ impl Pool {
             let state = self.state.lock();
             let target = target.max(state.config.initial);
             if state.space.reserved() <= target {
-                seen.clear();
+                *seen = Seen::default();
                 return Ok(false);
             }
             target
@@ -44,10 +54,14 @@ impl Pool {
         self.flush_front();
         self.poll(true);
         self.end_epochs(None);
+        if let Some(mapped) = self.source.mapped() {
+            return self.decay_chunks(mapped, target, looks, &mut seen.idle);
+        }
         let idle: BTreeSet<usize> = {
             let state = self.state.lock();
             state.idle_segments().map(|(_, base)| base).collect()
         };
+        let seen = &mut seen.segments;
         seen.retain(|base, _| idle.contains(base));
         for base in idle {
             let times = seen.entry(base).or_default();
@@ -57,6 +71,29 @@ impl Pool {
         if seen.keys().any(|base| is_due(*base)) && crate::stream::all_idle() {
             self.release_surplus(target, is_due)?;
         }
+        Ok(self.state.lock().space.reserved() > target)
+    }
+
+    /// The same with mapped memory, of which as much goes as was idle at every look: nothing of it waits for running work.
+    fn decay_chunks(
+        &self,
+        mapped: &Mapped,
+        target: usize,
+        looks: u32,
+        seen: &mut VecDeque<usize>,
+    ) -> Result<bool> {
+        let (idle, excess) = {
+            let state = self.state.lock();
+            let excess = state.space.reserved().saturating_sub(target);
+            (state.space.stats().idle, excess)
+        };
+        seen.push_back(idle);
+        if seen.len() <= looks as usize {
+            return Ok(true);
+        }
+        let least = seen.iter().copied().min().unwrap_or(0);
+        seen.clear();
+        self.release_chunks(mapped, least.min(excess), |_, _| true)?;
         Ok(self.state.lock().space.reserved() > target)
     }
 }

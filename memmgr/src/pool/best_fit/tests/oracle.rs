@@ -22,6 +22,8 @@ pub struct Range {
 #[derive(Clone, Debug, Default)]
 pub struct Oracle {
     ranges: Vec<Range>,
+    /// Bytes that were unmapped and not mapped again.
+    pub held: usize,
 }
 
 /// What an allocation of the model gives: address, length, owners under it.
@@ -64,8 +66,67 @@ impl Oracle {
             .first()
             .and_then(|block| match block.state {
                 BlockState::Free(owner) => Some(owner.class),
-                BlockState::Live => None,
+                BlockState::Live | BlockState::Gap => None,
             })
+    }
+
+    /// The idle spans, or the gaps.
+    pub fn in_state(&self, state: BlockState) -> Vec<BlockInfo> {
+        let blocks = self.blocks();
+        blocks.into_iter().filter(|b| b.state == state).collect()
+    }
+
+    pub fn add_range(&mut self, base: usize, len: usize) -> Result<(), SegmentError> {
+        self.add_segment(base, len)?;
+        self.turn(base, len, BlockState::Free(Owner::IDLE), BlockState::Gap);
+        Ok(())
+    }
+
+    pub fn remove_range(&mut self, base: usize) -> bool {
+        let empty = |range: &Range| {
+            range.base == base && range.blocks.iter().all(|b| b.state == BlockState::Gap)
+        };
+        let before = self.ranges.len();
+        self.ranges.retain(|range| !empty(range));
+        self.ranges.len() < before
+    }
+
+    pub fn unmap(&mut self, start: usize, len: usize) -> bool {
+        let done = self.turn(start, len, BlockState::Free(Owner::IDLE), BlockState::Gap);
+        self.held += if done { len } else { 0 };
+        done
+    }
+
+    pub fn map(&mut self, start: usize, len: usize, held: usize) -> bool {
+        let done = self.turn(start, len, BlockState::Gap, BlockState::Free(Owner::IDLE));
+        self.held -= if done { held } else { 0 };
+        done
+    }
+
+    /// Gives a part of one block another state.
+    fn turn(&mut self, start: usize, len: usize, from: BlockState, to: BlockState) -> bool {
+        let end = start as u128 + len as u128;
+        for range in &mut self.ranges {
+            let inside = |b: &BlockInfo| {
+                b.state == from && b.addr <= start && end <= (b.addr + b.len) as u128 && len > 0
+            };
+            let Some(place) = range.blocks.iter().position(inside) else {
+                continue;
+            };
+            let old = range.blocks[place];
+            let parts = [
+                (old.addr, start - old.addr, from),
+                (start, len, to),
+                (start + len, old.addr + old.len - start - len, from),
+            ];
+            let parts = parts.map(|(addr, len, state)| BlockInfo { addr, len, state });
+            range
+                .blocks
+                .splice(place..=place, parts.into_iter().filter(|b| b.len > 0));
+            self.merge();
+            return true;
+        }
+        false
     }
 
     pub fn add_segment(&mut self, base: usize, len: usize) -> Result<(), SegmentError> {

@@ -6,7 +6,7 @@ use proptest::test_runner::FileFailurePersistence;
 
 use super::oracle::{Oracle, all_blocks};
 use crate::pool::best_fit::{
-    BlockState, ClassId, FreeError, GRANULE, Owner, OwnerId, Space, round,
+    BlockInfo, BlockState, ClassId, FreeError, GRANULE, Kind, Owner, OwnerId, Piece, Space, round,
 };
 
 /// Where the small segments of the tests lie: close together, so that they touch and overlap.
@@ -36,6 +36,27 @@ enum Action {
     },
     RemoveSegment {
         which: usize,
+    },
+    /// A segment without memory.
+    AddRange {
+        base: usize,
+        len: usize,
+    },
+    RemoveRange {
+        which: usize,
+    },
+    /// A part of one of the idle spans, or a little more than that, in granules from its start.
+    Unmap {
+        which: usize,
+        from: usize,
+        len: usize,
+    },
+    /// A part of one of the gaps, and how much of what is held has become it.
+    Map {
+        which: usize,
+        from: usize,
+        len: usize,
+        held: usize,
     },
     Allocate {
         size: usize,
@@ -126,6 +147,14 @@ fn action() -> impl Strategy<Value = Action> {
             len: len * GRANULE,
         }),
         2 => any::<usize>().prop_map(|which| Action::RemoveSegment { which }),
+        1 => (0..160usize, 0..48usize).prop_map(|(place, len)| Action::AddRange {
+            base: ORIGIN + place * GRANULE,
+            len: len * GRANULE,
+        }),
+        1 => any::<usize>().prop_map(|which| Action::RemoveRange { which }),
+        5 => (any::<usize>(), 0..12usize, 0..24usize).prop_map(|(which, from, len)| Action::Unmap { which, from, len }),
+        6 => (any::<usize>(), 0..12usize, 0..24usize, any::<usize>())
+            .prop_map(|(which, from, len, held)| Action::Map { which, from, len, held }),
         10 => (size(), align(), classes).prop_map(|(size, align, classes)| Action::Allocate { size, align, classes }),
         5 => (size(), align(), ranks).prop_map(|(size, align, ranks)| Action::AllocateRanked { size, align, ranks }),
         20 => (size(), class_id()).prop_map(|(size, own)| Action::TakeSingle { size, own }),
@@ -156,6 +185,57 @@ fn apply(space: &mut Space<u64>, oracle: &mut Oracle, action: &Action, stamp: u6
         Action::RemoveSegment { which } => {
             let base = pick(&oracle.bases(), *which);
             assert_eq!(space.remove_segment(base), oracle.remove_segment(base));
+        }
+        Action::AddRange { base, len } => {
+            assert_eq!(space.add_range(*base, *len), oracle.add_range(*base, *len));
+        }
+        Action::RemoveRange { which } => {
+            let base = pick(&oracle.bases(), *which);
+            assert_eq!(space.remove_range(base), oracle.remove_range(base));
+        }
+        Action::Unmap { which, from, len } => {
+            let spans = oracle.in_state(BlockState::Free(Owner::IDLE));
+            let found: Vec<_> = space.idle_spans(0).collect();
+            assert_eq!(
+                found
+                    .iter()
+                    .map(|span| (span.end - span.addr, span.addr))
+                    .collect::<Vec<_>>(),
+                {
+                    let mut spans: Vec<_> =
+                        spans.iter().map(|span| (span.len, span.addr)).collect();
+                    spans.sort_unstable();
+                    spans
+                }
+            );
+            if found.is_empty() {
+                return;
+            }
+            let span = found[which % found.len()];
+            let Kind::Idle(slot) = span.kind else {
+                panic!("an idle span is no gap");
+            };
+            let (start, len) = (span.addr + from * GRANULE, len * GRANULE);
+            let fits = start + len <= span.end;
+            let done = space.unmap(slot, start, len);
+            assert_eq!(done, fits && oracle.unmap(start, len));
+        }
+        Action::Map {
+            which,
+            from,
+            len,
+            held,
+        } => {
+            let gaps = oracle.in_state(BlockState::Gap);
+            if gaps.is_empty() {
+                return;
+            }
+            let gap = gaps[which % gaps.len()];
+            assert_eq!(space.gap_at(gap.addr), Some(gap.addr + gap.len));
+            let (start, len) = (gap.addr + from * GRANULE, len * GRANULE);
+            let held = held % (oracle.held.min(len) + 1);
+            let done = space.map(start, len, held);
+            assert_eq!(done, oracle.map(start, len, held));
         }
         Action::Allocate {
             size,
@@ -245,6 +325,31 @@ fn free(space: &mut Space<u64>, oracle: &mut Oracle, addr: usize, owner: Owner) 
     }
 }
 
+/// The runs are all stretches of idle spans and gaps that have a gap.
+fn compare_runs(space: &Space<u64>, blocks: &[BlockInfo], bases: &[usize]) {
+    let open =
+        |block: &BlockInfo| matches!(block.state, BlockState::Gap | BlockState::Free(Owner::IDLE));
+    let together = |left: &BlockInfo, right: &BlockInfo| {
+        open(left) && open(right) && !bases.contains(&right.addr)
+    };
+    let expected: Vec<Vec<(usize, usize, bool)>> = blocks
+        .chunk_by(together)
+        .filter(|run| run.iter().any(|block| block.state == BlockState::Gap))
+        .map(|run| {
+            let piece = |b: &BlockInfo| (b.addr, b.addr + b.len, b.state == BlockState::Gap);
+            run.iter().map(piece).collect()
+        })
+        .collect();
+    let runs: Vec<Vec<(usize, usize, bool)>> = space
+        .runs()
+        .map(|run| {
+            let piece = |p: &Piece| (p.addr, p.end, p.kind == Kind::Gap);
+            run.iter().map(piece).collect()
+        })
+        .collect();
+    assert_eq!(runs, expected);
+}
+
 /// Compares everything that can be seen of both.
 fn compare(space: &mut Space<u64>, oracle: &Oracle) {
     if let Err(text) = space.check() {
@@ -252,6 +357,7 @@ fn compare(space: &mut Space<u64>, oracle: &Oracle) {
     }
     let blocks = oracle.blocks();
     assert_eq!(all_blocks(space), blocks);
+    compare_runs(space, &blocks, &oracle.bases());
     let sum = |wanted: &dyn Fn(BlockState) -> bool| -> usize {
         blocks
             .iter()
@@ -261,9 +367,13 @@ fn compare(space: &mut Space<u64>, oracle: &Oracle) {
     };
     let idle = |state| state == BlockState::Free(Owner::IDLE);
     let stats = space.stats();
-    assert_eq!(stats.reserved, sum(&|_| true));
+    let held = oracle.held;
+    assert_eq!(
+        stats.reserved,
+        sum(&|state| state != BlockState::Gap) + held
+    );
     assert_eq!(stats.in_use, sum(&|state| state == BlockState::Live));
-    assert_eq!(stats.idle, sum(&idle));
+    assert_eq!(stats.idle, sum(&idle) + held);
     assert_eq!(
         stats.largest_idle,
         blocks
@@ -333,6 +443,9 @@ proptest! {
                 Action::AllocateRanked { size, align, ranks } => Action::AllocateRanked { size: size.saturating_mul(LONG / 4), align, ranks },
                 Action::TakeSingle { size, own } => Action::TakeSingle { size: size.saturating_mul(LONG / 4), own },
                 Action::AddSegment { base, len } => Action::AddSegment { base: base.saturating_mul(LONG), len: len * LONG },
+                Action::AddRange { base, len } => Action::AddRange { base: base.saturating_mul(LONG), len: len * LONG },
+                Action::Unmap { which, from, len } => Action::Unmap { which, from: from * LONG / 4, len: len * LONG / 4 },
+                Action::Map { which, from, len, held } => Action::Map { which, from: from * LONG / 4, len: len * LONG / 4, held },
                 other => other,
             };
             apply(&mut space, &mut oracle, &action, stamp);

@@ -1,0 +1,273 @@
+//! Random requests, frees, failures and trims: whatever is planned can be done, keeps to the limit, and moves idle memory alone.
+
+use super::{Arena, Chunk, PAGE, Planned, plan::LONGEST};
+use crate::{
+    cuda::virtual_memory::RawChunk,
+    pool::best_fit::{ClassId, GRANULE, Owner, OwnerId, Space},
+};
+use std::collections::BTreeMap;
+
+const BASE: usize = 0x7f00_0000_0000;
+/// What work may still touch, as of a stream.
+const PENDING: Owner = Owner::new(OwnerId(5), ClassId(3));
+
+/// A small generator, so that each run does the same.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % bound as u64) as usize
+    }
+}
+
+/// A pool without CUDA: what is mapped where is written down page by page.
+struct Rig {
+    space: Space<u32>,
+    arena: Arena,
+    limit: usize,
+    made: u64,
+    /// Page → chunk.
+    pages: BTreeMap<usize, RawChunk>,
+}
+
+impl Rig {
+    fn new(ranges: usize, pages: usize, limit: usize) -> Self {
+        let mut space = Space::new();
+        for range in 0..ranges {
+            let base = BASE + range * (1 << 32);
+            space.add_range(base, pages * PAGE).unwrap();
+        }
+        Self {
+            space,
+            arena: Arena::default(),
+            limit,
+            made: 0,
+            pages: BTreeMap::new(),
+        }
+    }
+
+    fn map(&mut self, at: usize, chunk: Chunk) {
+        for page in (at..at + chunk.len).step_by(PAGE) {
+            let before = self.pages.insert(page, chunk.raw);
+            assert_eq!(before, None, "{page:#x} is mapped already");
+        }
+    }
+
+    fn unmap(&mut self, at: usize, chunk: Chunk) {
+        for page in (at..at + chunk.len).step_by(PAGE) {
+            assert_eq!(self.pages.remove(&page), Some(chunk.raw), "{page:#x}");
+        }
+    }
+
+    /// Every block lies in memory that is mapped, and so does every pending span.
+    fn check(&self) {
+        self.space.check().unwrap();
+        self.arena.check(&self.space).unwrap();
+        for part in self.space.mapped_parts() {
+            for page in (part.start - part.start % PAGE..part.end).step_by(PAGE) {
+                assert!(self.pages.contains_key(&page), "{page:#x}");
+            }
+        }
+        assert!(self.space.reserved() <= self.limit);
+    }
+
+    /// Makes room for a block; `fails`: a chunk or none cannot be mapped back.
+    fn grow(&mut self, size: usize, fails: Option<bool>) -> bool {
+        let room = self.limit - self.space.reserved();
+        let Planned::Plan(plan) = self.arena.plan(&mut self.space, size, room, |_| false) else {
+            return false;
+        };
+        let before = self.space.stats();
+        self.arena.begin(&mut self.space, &plan);
+        self.check_held(before.reserved, before.idle);
+        assert!(plan.target.len() >= size);
+        if let Some(loses) = fails {
+            let first = plan.moves.iter().filter(|one| one.from.is_some());
+            let lost: Vec<Chunk> = first
+                .take(usize::from(loses))
+                .map(|one| one.chunk)
+                .collect();
+            for chunk in &lost {
+                self.pages.retain(|_, raw| *raw != chunk.raw);
+            }
+            self.arena.undo(&mut self.space, &plan, &lost);
+            self.check_held(before.reserved, before.idle);
+            return false;
+        }
+        for one in &plan.moves {
+            if let Some(from) = one.from {
+                self.unmap(from, one.chunk);
+            }
+        }
+        let made: Vec<(usize, Chunk)> = plan
+            .make
+            .iter()
+            .map(|place| {
+                self.made += 1;
+                let raw = RawChunk::numbered(self.made);
+                let len = place.len();
+                (place.start, Chunk { raw, len })
+            })
+            .collect();
+        for one in &plan.moves {
+            self.map(one.to, one.chunk);
+        }
+        for (at, chunk) in &made {
+            self.map(*at, *chunk);
+        }
+        self.arena.finish(&mut self.space, &plan, made);
+        true
+    }
+
+    /// What is held counts as reserved and idle.
+    fn check_held(&self, reserved: usize, idle: usize) {
+        self.space.check().unwrap();
+        let now = self.space.stats();
+        assert_eq!((now.reserved, now.idle), (reserved, idle));
+    }
+
+    /// Gives back so many bytes, or what there is.
+    fn trim(&mut self, most: usize) {
+        let before = self.space.stats();
+        let idles = self.arena.take_idle(&mut self.space, most, |_| true);
+        let mut gone = 0;
+        for taken in &idles.mapped {
+            self.unmap(taken.start, taken.chunk);
+            gone += taken.len;
+        }
+        gone += idles.unmapped.iter().map(|(_, len)| len).sum::<usize>();
+        self.arena
+            .put_back(&mut self.space, Default::default(), gone);
+        let now = self.space.stats();
+        assert_eq!(before.reserved - now.reserved, gone);
+        assert!(gone < most.saturating_add(self.longest_chunk().max(LONGEST)));
+        // What is left of idle memory shares its chunks with blocks.
+        assert!(gone >= most || now.largest_idle < 2 * PAGE.max(self.longest_chunk()));
+    }
+
+    fn longest_chunk(&self) -> usize {
+        self.arena
+            .chunks
+            .values()
+            .map(|chunk| chunk.len)
+            .max()
+            .unwrap_or(0)
+    }
+}
+
+#[test]
+fn whatever_is_planned_can_be_done() {
+    for seed in 1..=24u64 {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let limit = [usize::MAX / 2, 48 * PAGE, 37 * PAGE + 5 * GRANULE][seed as usize % 3];
+        let mut rig = Rig::new(1 + seed as usize % 2, 96, limit);
+        let mut live: Vec<usize> = Vec::new();
+        let (mut grown, mut refused) = (0, 0);
+        for _ in 0..400 {
+            match random.below(10) {
+                0..=4 => {
+                    let size = match random.below(3) {
+                        0 => 1 + random.below(4096),
+                        1 => 1 + random.below(PAGE),
+                        _ => 1 + random.below(7 * PAGE),
+                    };
+                    let size = size.next_multiple_of(GRANULE);
+                    let mut taken = rig.space.allocate(size, GRANULE, &[ClassId::IDLE]);
+                    if taken.is_none() {
+                        let fails = (random.below(4) == 0).then(|| random.below(2) == 0);
+                        if rig.grow(size, fails) {
+                            grown += 1;
+                            taken = rig.space.allocate(size, GRANULE, &[ClassId::IDLE]);
+                            assert!(taken.is_some(), "the growth does not serve the request");
+                        } else {
+                            refused += 1;
+                        }
+                    }
+                    live.extend(taken.map(|taken| taken.addr));
+                }
+                5..=7 if !live.is_empty() => {
+                    let addr = live.swap_remove(random.below(live.len()));
+                    let owner = [Owner::IDLE, PENDING][random.below(2)];
+                    rig.space.free(addr, owner).unwrap();
+                }
+                8 => drop(rig.space.settle(PENDING.id, random.below(3))),
+                _ if random.below(6) == 0 => {
+                    let most = [usize::MAX, 3 * PAGE][random.below(2)];
+                    rig.trim(most);
+                }
+                _ => {}
+            }
+            rig.check();
+        }
+        assert!(grown > 5 && refused > 0, "{seed}: {grown}, {refused}");
+        for addr in live {
+            rig.space.free(addr, Owner::IDLE).unwrap();
+        }
+        rig.space.settle(PENDING.id, usize::MAX);
+        rig.trim(usize::MAX);
+        assert_eq!(rig.space.reserved(), 0);
+        assert!(rig.pages.is_empty());
+        for range in 0..1 + seed as usize % 2 {
+            assert!(rig.space.remove_range(BASE + range * (1 << 32)));
+        }
+        rig.space.check().unwrap();
+    }
+}
+
+/// A pool that plainly grows is one piece, and its idle end is a part of the next growth.
+#[test]
+fn a_growth_continues_the_idle_end() {
+    let mut rig = Rig::new(1, 64, usize::MAX / 2);
+    assert!(rig.grow(PAGE / 2, None));
+    let first = rig
+        .space
+        .allocate(PAGE / 2, GRANULE, &[ClassId::IDLE])
+        .unwrap();
+    assert!(rig.grow(3 * PAGE / 2, None));
+    assert_eq!(rig.space.reserved(), 2 * PAGE);
+    let second = rig
+        .space
+        .allocate(3 * PAGE / 2, GRANULE, &[ClassId::IDLE])
+        .unwrap();
+    assert_eq!(second.addr, first.addr + PAGE / 2);
+}
+
+/// A part of a chunk that a limit keeps back is the first to be used once there is room.
+#[test]
+fn what_a_limit_cuts_off_a_chunk_is_used_first() {
+    let mut rig = Rig::new(1, 64, PAGE / 4);
+    assert!(rig.grow(PAGE / 4, None));
+    assert_eq!((rig.space.reserved(), rig.made), (PAGE / 4, 1));
+    assert!(!rig.grow(PAGE / 2, None));
+    rig.limit = PAGE;
+    assert!(rig.grow(PAGE / 2, None));
+    assert_eq!((rig.space.reserved(), rig.made), (PAGE, 1));
+    rig.check();
+}
+
+/// Memory is made only if no idle chunk is left.
+#[test]
+fn idle_chunks_come_before_new_ones() {
+    let mut rig = Rig::new(1, 64, usize::MAX / 2);
+    let mut blocks = Vec::new();
+    for _ in 0..8 {
+        assert!(rig.grow(PAGE, None));
+        blocks.push(
+            rig.space
+                .allocate(PAGE, GRANULE, &[ClassId::IDLE])
+                .unwrap()
+                .addr,
+        );
+    }
+    for at in [1, 3, 5] {
+        rig.space.free(blocks[at], Owner::IDLE).unwrap();
+    }
+    rig.space.free(blocks[7], PENDING).unwrap();
+    assert!(rig.grow(4 * PAGE, None));
+    assert_eq!((rig.made, rig.space.reserved()), (9, 9 * PAGE));
+    assert_eq!(rig.space.bytes_of(PENDING.id), PAGE);
+    rig.check();
+}

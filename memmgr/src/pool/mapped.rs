@@ -1,0 +1,303 @@
+//! Mapped physical memory of one device: the CUDA side of a pool that grows by chunks. No lock may be held.
+
+use super::{
+    arena::{Chunk, Idles, PAGE, Plan},
+    segment::internal_stream,
+};
+use crate::{
+    context,
+    cuda::{self, virtual_memory as driver},
+    device::{self, on_device},
+    error::{Error, Result},
+    planted::{self, Mistake},
+    stream::{Stream, handle_of},
+    sync::OnceLock,
+};
+use std::ops::Range;
+
+/// A range of addresses is so many times as long as the device has memory, if the driver gives that many.
+const TIMES: usize = 4;
+
+/// Where a device's chunks come from.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    device: i32,
+    /// Its stream for zeroing.
+    zeroing: OnceLock<Stream>,
+    /// Whether network adapters can reach its chunks.
+    rdma: OnceLock<bool>,
+    /// The devices that may use its chunks, itself first.
+    reach: OnceLock<Vec<i32>>,
+}
+
+/// What could not be done, and what it has cost.
+pub(super) struct Failed {
+    pub error: Error,
+    /// Chunks that could not be mapped back.
+    pub lost: Vec<Chunk>,
+    /// Whether something stays mapped at the target, so that nothing else can be mapped there.
+    pub stuck: bool,
+}
+
+impl Mapped {
+    pub fn new(device: i32) -> Self {
+        Self {
+            device,
+            zeroing: OnceLock::new(),
+            rdma: OnceLock::new(),
+            reach: OnceLock::new(),
+        }
+    }
+
+    /// Whose memory it is.
+    pub fn device(&self) -> i32 {
+        self.device
+    }
+
+    /// Reserves a range of addresses for at least `least` bytes: start and length.
+    pub fn reserve(&self, least: usize) -> Result<(usize, usize)> {
+        on_device(self.device, || {
+            // This makes the context, if there is none, and the stream while no queue is full.
+            let (_, total) = cuda::mem_get_info()?;
+            internal_stream(&self.zeroing, self.device)?;
+            if self.reach.get().is_none() {
+                let _ = self.reach.set(device::devices_in_reach(self.device)?);
+            }
+            context::note(self.device);
+            let least = least
+                .checked_next_multiple_of(PAGE)
+                .ok_or_else(|| Error::InvalidSize {
+                    reason: format!("{least} bytes are more than an address range can have"),
+                })?;
+            let most = total.saturating_mul(TIMES);
+            let mut len = (most - most % PAGE).max(least);
+            loop {
+                match driver::reserve(len) {
+                    Ok(start) => return Ok((start, len)),
+                    Err(error) if len <= least => return Err(error),
+                    Err(_) => len = (len / 2 - len / 2 % PAGE).max(least),
+                }
+            }
+        })
+    }
+
+    /// Gives a range of addresses back.
+    ///
+    /// # Safety
+    /// The range came from [`Mapped::reserve`], nothing is mapped in it, and nobody uses its addresses any more.
+    pub unsafe fn free_range(&self, start: usize, len: usize) -> Result<()> {
+        // SAFETY: as this function demands.
+        on_device(self.device, || unsafe { driver::free(start, len) })
+    }
+
+    /// Physical memory.
+    fn create(&self, len: usize) -> Result<Chunk> {
+        let rdma = match self.rdma.get() {
+            Some(rdma) => *rdma,
+            None => {
+                let rdma = device::mapped_memory_is_reachable(self.device)?;
+                *self.rdma.get_or_init(|| rdma)
+            }
+        };
+        let raw = driver::create(self.device, len, rdma)?;
+        Ok(Chunk { raw, len })
+    }
+
+    /// Moves what is to be moved and makes what is missing, as planned; the new chunks, and where they are. Either all of it
+    /// is done, or nothing, but for chunks that could not be mapped back.
+    ///
+    /// # Safety
+    /// The chunks and addresses of the plan are out of the books, and no work touches the chunks.
+    pub(super) unsafe fn carry_out(&self, plan: &Plan) -> Result<Vec<(usize, Chunk)>, Failed> {
+        let mut steps = Steps {
+            plan,
+            made: Vec::new(),
+            unmapped: 0,
+            mapped: Vec::new(),
+            zeroing: false,
+        };
+        let done = on_device(self.device, || {
+            // What can be refused comes first.
+            for place in &plan.make {
+                steps.made.push((place.start, self.create(place.len())?));
+            }
+            for one in &plan.moves {
+                if let Some(from) = one.from {
+                    // SAFETY: as this function demands.
+                    unsafe { driver::unmap(from, one.chunk.len)? };
+                }
+                steps.unmapped += 1;
+            }
+            let moved = plan.moves.iter().map(|one| (one.to, one.chunk));
+            let all: Vec<(usize, Chunk)> = moved.chain(steps.made.iter().copied()).collect();
+            for (to, chunk) in &all {
+                // SAFETY: the chunk is alive and mapped nowhere.
+                unsafe { driver::map(*to, chunk.len, chunk.raw)? };
+                steps.mapped.push((*to, *chunk));
+            }
+            for part in parts(&all) {
+                self.allow(part.start, part.len())?;
+            }
+            let new = parts(&steps.made);
+            steps.zeroing = !new.is_empty();
+            self.zero(&new)
+        });
+        match done {
+            Ok(()) => Ok(steps.made),
+            Err(error) => {
+                // SAFETY: the memory was never handed out at its new addresses.
+                let (lost, stuck) = unsafe { steps.undo(self) };
+                Err(Failed { error, lost, stuck })
+            }
+        }
+    }
+
+    /// Lets the devices use what is mapped in a range.
+    fn allow(&self, start: usize, len: usize) -> Result<()> {
+        let own = std::slice::from_ref(&self.device);
+        driver::allow(start, len, self.reach.get().map_or(own, Vec::as_slice))
+    }
+
+    /// Zeroes new memory, so that no buffer ever shows what another process left there.
+    fn zero(&self, parts: &[Range<usize>]) -> Result<()> {
+        if parts.is_empty() {
+            return Ok(());
+        }
+        let stream = internal_stream(&self.zeroing, self.device)?;
+        for part in parts {
+            // SAFETY: the memory was just made and mapped, and nobody else knows it; the stream is alive.
+            unsafe { cuda::memset_async(part.start, 0, part.len(), handle_of(stream).raw())? };
+        }
+        if planted::is_made(Mistake::ZeroingIsNotAwaited) {
+            return Ok(());
+        }
+        stream.synchronize()
+    }
+
+    /// Whether nothing that zeroes memory runs any more.
+    fn has_stopped_zeroing(&self) -> bool {
+        let Some(stream) = self.zeroing.get() else {
+            return true;
+        };
+        // SAFETY: the stream is alive.
+        let waited = unsafe { cuda::stream_synchronize(handle_of(stream).raw()) };
+        waited.is_ok() || cuda::wait_for_device().is_ok()
+    }
+
+    /// Unmaps and releases chunks; the bytes that the books counted, and what could not be given back.
+    ///
+    /// # Safety
+    /// The chunks are out of the books, and no work touches them.
+    pub(super) unsafe fn release(&self, idles: Idles) -> (usize, Idles, Result<()>) {
+        let (mut gone, mut rest) = (0usize, Idles::default());
+        let done = on_device(self.device, || {
+            let mut first = Ok(());
+            for taken in idles.mapped {
+                // SAFETY: as this function demands.
+                if let Err(error) = unsafe { driver::unmap(taken.start, taken.chunk.len) } {
+                    rest.mapped.push(taken);
+                    first = first.and(Err(error));
+                    continue;
+                }
+                // SAFETY: it is mapped nowhere, and out of the books.
+                match unsafe { driver::release(taken.chunk.raw) } {
+                    Ok(()) => gone = gone.saturating_add(taken.len),
+                    Err(error) => {
+                        rest.unmapped.push((taken.chunk, taken.len));
+                        first = first.and(Err(error));
+                    }
+                }
+            }
+            for (chunk, len) in idles.unmapped {
+                // SAFETY: it is mapped nowhere, and out of the books.
+                match unsafe { driver::release(chunk.raw) } {
+                    Ok(()) => gone = gone.saturating_add(len),
+                    Err(error) => {
+                        rest.unmapped.push((chunk, len));
+                        first = first.and(Err(error));
+                    }
+                }
+            }
+            first
+        });
+        (gone, rest, done)
+    }
+}
+
+/// How far a plan has come.
+struct Steps<'a> {
+    plan: &'a Plan,
+    made: Vec<(usize, Chunk)>,
+    /// So many of the moves have left their place.
+    unmapped: usize,
+    mapped: Vec<(usize, Chunk)>,
+    /// Whether new memory may be in the middle of being zeroed.
+    zeroing: bool,
+}
+
+impl Steps<'_> {
+    /// Takes everything back; the chunks for which that failed, and whether something stays mapped.
+    ///
+    /// # Safety
+    /// No work touches the chunks.
+    unsafe fn undo(self, mapped: &Mapped) -> (Vec<Chunk>, bool) {
+        let (mut lost, mut stuck) = (Vec::new(), false);
+        let undone = on_device(mapped.device, || {
+            let is_busy = self.zeroing && !mapped.has_stopped_zeroing();
+            for (at, chunk) in &self.mapped {
+                if is_busy && self.made.contains(&(*at, *chunk)) {
+                    tracing::warn!("new memory may still be written: it is lost");
+                    stuck = true;
+                    continue;
+                }
+                // SAFETY: as this function demands.
+                if let Err(error) = unsafe { driver::unmap(*at, chunk.len) } {
+                    tracing::warn!(%error, "memory could not be unmapped: it is lost");
+                    stuck = true;
+                }
+            }
+            for (_, chunk) in &self.made {
+                // SAFETY: nobody knows the chunk. One that is still mapped lives as long as that.
+                if let Err(error) = unsafe { driver::release(chunk.raw) } {
+                    tracing::warn!(%error, "memory could not be released: it is lost");
+                }
+            }
+            for one in self.plan.moves.iter().take(self.unmapped) {
+                let Some(from) = one.from else { continue };
+                let len = one.chunk.len;
+                // SAFETY: the chunk is alive and mapped nowhere.
+                let back = unsafe { driver::map(from, len, one.chunk.raw) }
+                    .and_then(|()| mapped.allow(from, len));
+                if let Err(error) = back {
+                    tracing::warn!(%error, "memory could not be mapped back: it waits for the next growth");
+                    // SAFETY: as this function demands. Where nothing is mapped this is an error that changes nothing.
+                    let _ = unsafe { driver::unmap(from, len) };
+                    lost.push(one.chunk);
+                }
+            }
+            Ok(())
+        });
+        if let Err(error) = undone {
+            tracing::warn!(%error, "a growth could not be undone");
+            stuck = true;
+        }
+        (lost, stuck)
+    }
+}
+
+/// The ranges that chunks make up together.
+pub(super) fn parts(placed: &[(usize, Chunk)]) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = placed
+        .iter()
+        .map(|(at, chunk)| *at..at.saturating_add(chunk.len))
+        .collect();
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|right, left| {
+        let touch = left.end == right.start;
+        if touch {
+            left.end = right.end;
+        }
+        touch
+    });
+    ranges
+}

@@ -1,0 +1,300 @@
+//! Growing and shrinking a pool of mapped memory: chunks of idle memory move to where the request goes, and only what is
+//! missing is made.
+//!
+//! Under the lock a plan takes chunks and addresses out of the books; the calls are made without it; under the lock again the
+//! target becomes idle. Who does this holds the pool's one ticket (`State::growing`), so that nobody else maps or unmaps
+//! meanwhile; those who miss wait for it and search again first.
+
+use super::{Growth, Request, Ticket, growth_inside_a_growth};
+use crate::{
+    cuda,
+    error::{Error, Result},
+    planted::{self, Mistake},
+    pool::{
+        GRANULE, Pool, State,
+        arena::{Chunk, Move, PAGE, Plan, Planned, Taken},
+        mapped::{Mapped, parts},
+        observer::SegmentChange,
+        segment,
+    },
+    sync::thread,
+};
+
+/// Growths for small requests add such a part of the pool.
+const STEPS: usize = 512;
+
+fn is_out_of_memory(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Cuda {
+            code: cuda::OUT_OF_MEMORY,
+            ..
+        }
+    )
+}
+
+impl Pool {
+    /// As [`Pool::grow`], with mapped memory.
+    pub(super) fn grow_mapped(
+        &self,
+        mapped: &Mapped,
+        request: Request<'_>,
+        rounded: usize,
+    ) -> Result<Growth> {
+        let mut asked = false;
+        loop {
+            {
+                let mut state = self.state.lock();
+                if let Some(by) = state.growing {
+                    if by == thread::current().id() {
+                        return Err(growth_inside_a_growth());
+                    }
+                    drop(state);
+                    self.wait_for_growth();
+                    return Ok(Growth::Elsewhere);
+                }
+                if let Some(address) = state.take_if_changed(request) {
+                    return Ok(Growth::Served(address));
+                }
+                // All that could move and all that could come would not be enough.
+                if rounded > state.room().saturating_add(state.space.stats().idle) {
+                    return Ok(Growth::Refused);
+                }
+                if asked {
+                    state.growing = Some(thread::current().id());
+                }
+            }
+            // Before anybody waits for this growth: what frees adopted memory is anybody's code.
+            if !std::mem::replace(&mut asked, true) {
+                if segment::has_orphans() && crate::stream::all_idle() {
+                    segment::release_orphans();
+                }
+                // What the request's own stream has freed can move only once that is idle.
+                if let Some(on) = request.on.filter(|on| on.core().is_idle()) {
+                    let ended = self.state.lock().order.end_epoch_of(on.core());
+                    self.complete_ended(ended);
+                }
+                continue;
+            }
+            let _ticket = Ticket(self);
+            let capacity = self.source.capacity()?;
+            if rounded > capacity.total {
+                return Ok(Growth::Refused);
+            }
+            let take = |state: &mut State| state.take_usable_on(request);
+            if let Some(more) = self.preferred(rounded, capacity.free) {
+                // Where there is not that much, what is needed may be there.
+                match self.grow_by(mapped, more, None, take) {
+                    Ok(Some(taken)) => return Ok(taken.map_or(Growth::Elsewhere, Growth::Served)),
+                    Ok(None) => {}
+                    Err(error) if is_out_of_memory(&error) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            return match self.grow_by(mapped, rounded, None, take) {
+                Ok(None) => Ok(Growth::Refused),
+                Ok(Some(taken)) => Ok(taken.map_or(Growth::Elsewhere, Growth::Served)),
+                Err(error) if is_out_of_memory(&error) => Ok(Growth::Refused),
+                Err(error) => Err(error),
+            };
+        }
+    }
+
+    /// By how much the pool should grow for a request of `rounded` bytes, if that is more than the request. An empty pool gets
+    /// the configured growth at once: streams that take turns would otherwise take each other's last memory. A large one
+    /// grows by a small part of itself, so that a thousand small requests do not make it grow a thousand times.
+    fn preferred(&self, rounded: usize, free: Option<usize>) -> Option<usize> {
+        let state = self.state.lock();
+        let limit = state.config.limit.or(free).unwrap_or(usize::MAX);
+        let more = match state.space.reserved() {
+            0 => state.config.growth.min(limit),
+            reserved => reserved / STEPS / PAGE * PAGE,
+        };
+        let more = more - more % GRANULE;
+        (more > rounded).then_some(more)
+    }
+
+    /// Makes `len` bytes idle in one piece, by at most `room` more bytes (`None`: what the limit leaves), and at once does
+    /// `then`; `None` if that is not possible. This thread holds the ticket.
+    pub(super) fn grow_by<T>(
+        &self,
+        mapped: &Mapped,
+        len: usize,
+        room: Option<usize>,
+        then: impl FnOnce(&mut State) -> T,
+    ) -> Result<Option<T>> {
+        let mut reserved = false;
+        let plan = loop {
+            let planned = {
+                let mut state = self.state.lock();
+                state.plan(len, room)
+            };
+            match planned {
+                Planned::Plan(plan) => break plan,
+                Planned::NoRoom => return Ok(None),
+                Planned::NoAddresses if reserved => return Ok(None),
+                Planned::NoAddresses => {
+                    let (start, len) = mapped.reserve(len)?;
+                    reserved = true;
+                    let added = self.state.lock().space.add_range(start, len);
+                    if let Err(error) = added {
+                        // SAFETY: the range was just reserved, and nobody knows it.
+                        let _ = unsafe { mapped.free_range(start, len) };
+                        return Err(Error::Unsupported {
+                            reason: format!(
+                                "the driver reserved {len} bytes at {start:#x} that cannot be used: {error}"
+                            ),
+                        });
+                    }
+                }
+            }
+        };
+        let moved = |one: &Move| Some((one.from?, one.chunk));
+        self.report_parts(plan.moves.iter().filter_map(moved), SegmentChange::Removed);
+        // SAFETY: the plan has taken its chunks out of the books, which only idle memory leaves.
+        match unsafe { mapped.carry_out(&plan) } {
+            Ok(made) => {
+                let placed = plan.moves.iter().map(|one| (one.to, one.chunk));
+                self.report_parts(placed.chain(made.iter().copied()), SegmentChange::Added);
+                let mut state = self.state.lock();
+                state.finish(&plan, made);
+                Ok(Some(then(&mut state)))
+            }
+            Err(failed) => {
+                let back = plan.moves.iter().filter_map(moved);
+                let back = back.filter(|(_, chunk)| !failed.lost.contains(chunk));
+                self.report_parts(back, SegmentChange::Added);
+                let mut state = self.state.lock();
+                let State {
+                    space,
+                    arena,
+                    retiring,
+                    ..
+                } = &mut *state;
+                arena.undo(space, &plan, &failed.lost);
+                if failed.stuck
+                    && let Some(segment) = space.segment_of(plan.target.start)
+                {
+                    // The pool goes on with other addresses.
+                    retiring.insert(segment.base);
+                }
+                Err(failed.error)
+            }
+        }
+    }
+
+    /// Tells what chunks make up together.
+    fn report_parts(&self, placed: impl Iterator<Item = (usize, Chunk)>, change: SegmentChange) {
+        if self.observed.is_set() {
+            for part in parts(&placed.collect::<Vec<_>>()) {
+                self.report_segment(part.start, part.len(), change);
+            }
+        }
+    }
+
+    /// Gives back chunks that nothing uses, until that makes `most` bytes, and ranges of addresses of which nothing is left: of
+    /// the segments for which `wanted` says so. The bytes.
+    pub(super) fn release_chunks(
+        &self,
+        mapped: &Mapped,
+        most: usize,
+        mut wanted: impl FnMut(&State, usize) -> bool,
+    ) -> Result<usize> {
+        let (idles, _ticket) = loop {
+            let mut state = self.state.lock();
+            if let Some(by) = state.growing {
+                if by == thread::current().id() {
+                    // An observer's call, inside a growth.
+                    return Ok(0);
+                }
+                drop(state);
+                self.wait_for_growth();
+                continue;
+            }
+            state.growing = Some(thread::current().id());
+            let bases: Vec<usize> = state.space.segments().map(|segment| segment.base).collect();
+            let bases: Vec<usize> = bases
+                .into_iter()
+                .filter(|base| wanted(&state, *base))
+                .collect();
+            let State { space, arena, .. } = &mut *state;
+            let idles = arena.take_idle(space, most, |base| bases.contains(&base));
+            break (idles, Ticket(self));
+        };
+        let taken = |taken: &Taken| (taken.start, taken.chunk);
+        self.report_parts(idles.mapped.iter().map(taken), SegmentChange::Removed);
+        // SAFETY: the chunks are out of the books, which only idle memory leaves.
+        let (gone, rest, mut done) = unsafe { mapped.release(idles) };
+        self.report_parts(rest.mapped.iter().map(taken), SegmentChange::Added);
+        let empty: Vec<(usize, usize)> = {
+            let mut state = self.state.lock();
+            let State {
+                space,
+                arena,
+                retiring,
+                ..
+            } = &mut *state;
+            arena.put_back(space, rest, gone);
+            let segments: Vec<_> = space.segments().collect();
+            let empty = segments
+                .into_iter()
+                .filter(|segment| space.remove_range(segment.base))
+                .map(|segment| {
+                    retiring.remove(&segment.base);
+                    (segment.base, segment.len)
+                })
+                .collect();
+            state.set_quota(&self.front);
+            empty
+        };
+        for (start, len) in empty {
+            // SAFETY: the range is out of the books, since nothing is mapped in it.
+            done = done.and(unsafe { mapped.free_range(start, len) });
+        }
+        done.map(|()| gone)
+    }
+}
+
+impl State {
+    /// Finds out how `len` bytes can become idle in one piece, and takes out of the books what that needs.
+    fn plan(&mut self, len: usize, room: Option<usize>) -> Planned {
+        if planted::is_made(Mistake::ChunksMoveUnderWork) {
+            let owners: Vec<_> = self.space.owners_with_spans().collect();
+            for owner in owners {
+                self.space.settle(owner, usize::MAX);
+            }
+        }
+        let room = room.unwrap_or_else(|| self.room());
+        let Self {
+            space,
+            arena,
+            retiring,
+            ..
+        } = self;
+        let planned = arena.plan(space, len, room, |base| retiring.contains(&base));
+        if let Planned::Plan(plan) = &planned {
+            arena.begin(space, plan);
+        }
+        planned
+    }
+
+    /// What the limit leaves, in bytes.
+    fn room(&self) -> usize {
+        let limit = self.config.limit.unwrap_or(usize::MAX);
+        limit.saturating_sub(self.space.reserved())
+    }
+
+    /// A plan has been carried out.
+    fn finish(&mut self, plan: &Plan, made: Vec<(usize, Chunk)>) {
+        let Self {
+            space,
+            arena,
+            counters,
+            ..
+        } = self;
+        counters.growths = counters.growths.saturating_add(u64::from(!made.is_empty()));
+        counters.moves = counters.moves.saturating_add(plan.moves.len() as u64);
+        arena.finish(space, plan, made);
+        counters.peak_reserved = counters.peak_reserved.max(space.reserved());
+    }
+}
