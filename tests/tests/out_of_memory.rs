@@ -7,7 +7,9 @@ mod common;
 mod rig;
 
 use common::{KIB, MIB, MODES, assert_sound, last_error, manager_in, stall};
-use memmgr::{Config, DeviceAllocatorMode, Error, MemoryManager, OutOfMemory, Stream};
+use memmgr::{
+    Config, DeviceAllocatorMode, DeviceSource, Error, MemoryManager, OutOfMemory, Stream,
+};
 use memmgr_tests::{Gate, sim_only};
 use std::{
     ffi::c_void,
@@ -135,7 +137,10 @@ fn a_refusal_names_who_holds_the_memory_in_every_mode() {
 fn a_failing_trim_does_not_hide_that_memory_has_run_out() {
     use cudart_sim::sys::cudaError;
     let _turn = turn();
-    let mm = MemoryManager::new(Config::default().device_growth(8 * MIB)).unwrap();
+    let config = Config::default()
+        .device_growth(8 * MIB)
+        .device_source(DeviceSource::Malloc);
+    let mm = MemoryManager::new(config).unwrap();
     // What cannot be freed is lost to the device: another one than the others use.
     let stream = Stream::builder().device(2).build().unwrap();
     let idle = mm.allocate_device_on(8 * MIB, &stream).unwrap();
@@ -167,7 +172,12 @@ fn freed_on(mm: &MemoryManager, streams: &[&Stream]) {
 }
 
 fn capped(limit: usize) -> MemoryManager {
+    capped_on(limit, DeviceSource::Auto)
+}
+
+fn capped_on(limit: usize, source: DeviceSource) -> MemoryManager {
     let config = Config::default()
+        .device_source(source)
         .device_growth(2 * MIB)
         .device_pool_limit(Some(limit));
     MemoryManager::new(config).unwrap()
@@ -178,7 +188,7 @@ fn capped(limit: usize) -> MemoryManager {
 #[test]
 fn segments_behind_running_work_go_back_before_the_limit_refuses() {
     let _turn = turn();
-    let mm = capped(6 * MIB);
+    let mm = capped_on(6 * MIB, DeviceSource::Malloc);
     let [first, second, asks] = [(); 3].map(|()| Stream::new().unwrap());
     let gate = Gate::new();
     stall(&first, &gate);
@@ -191,6 +201,38 @@ fn segments_behind_running_work_go_back_before_the_limit_refuses() {
     opener.join().unwrap();
     // SAFETY: nobody uses the block.
     unsafe { mm.free_device_on(got, &asks).unwrap() };
+    assert_sound(&mm);
+    mm.shutdown().unwrap();
+}
+
+/// The same with mapped memory: a live block lies between the two halves, which must both be idle before they can move.
+#[test]
+fn mapped_memory_behind_running_work_moves_before_the_limit_refuses() {
+    let _turn = turn();
+    let mm = capped_on(6 * MIB, DeviceSource::Virtual);
+    let [first, second, asks] = [(); 3].map(|()| Stream::new().unwrap());
+    let parts = [&first, &asks, &second]
+        .map(|stream| (mm.allocate_device_on(2 * MIB, stream).unwrap(), stream));
+    let gate = Gate::new();
+    stall(&first, &gate);
+    stall(&second, &gate);
+    for (block, stream) in [parts[0], parts[2]] {
+        // SAFETY: nobody uses the block but work that is in the stream.
+        unsafe { mm.free_device_on(block, stream).unwrap() };
+    }
+    let opener = gate.open_after(Duration::from_millis(50));
+    let got = mm.allocate_device_on(4 * MIB, &asks).unwrap();
+    assert!(
+        first.query().unwrap() && second.query().unwrap(),
+        "the memory was in use"
+    );
+    assert!(mm.stats().device[0].best_fit.peak_reserved <= 6 * MIB);
+    opener.join().unwrap();
+    // SAFETY: nobody uses the blocks.
+    unsafe {
+        mm.free_device_on(got, &asks).unwrap();
+        mm.free_device_on(parts[1].0, &asks).unwrap();
+    }
     assert_sound(&mm);
     mm.shutdown().unwrap();
 }
