@@ -18,7 +18,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
-use memmgr::{Config, DeviceAllocatorMode, MemoryManager};
+use memmgr::{DeviceAllocatorMode, MemoryManager};
 
 use crate::cuda;
 use crate::device::{self, Machine};

@@ -387,7 +387,7 @@ impl<T: Default> Space<T> {
     }
 
     /// Gives back a live block whose record is known, and with it the datum; it becomes a free span of `owner`.
-    #[inline]
+    #[inline(always)]
     pub fn free_at(&mut self, slot: Slot, owner: Owner) -> Result<(), FreeError> {
         self.owners.admit(owner)?;
         let block = self.blocks.at(slot);
