@@ -21,6 +21,8 @@ struct History {
     timeless: bool,
     again: usize,
     failures: usize,
+    /// The first action that is not known, and how many calls have such a one.
+    unknown: Option<(String, usize)>,
 }
 
 /// The recording of one device; its owners' names are still to come.
@@ -62,9 +64,7 @@ pub fn recording(
         .count();
     if before > 0 {
         let count = counted(before, "block");
-        notes.push(format!(
-            "{count} were allocated before the recorded calls begin."
-        ));
+        notes.push(format!("{count} from before the recorded calls."));
     }
     if history.again > 0 {
         let count = counted(history.again, "allocation");
@@ -75,6 +75,12 @@ pub fn recording(
     if history.failures > 0 {
         let count = counted(history.failures, "request");
         notes.push(format!("{count} found no memory (action oom)."));
+    }
+    if let Some((action, count)) = &history.unknown {
+        let count = counted(*count, "call");
+        notes.push(format!(
+            "{count} passed over, as what they did is not known: action `{action}`."
+        ));
     }
     if last == 0 {
         notes.push("The snapshot has no history: it shows one moment only.".to_owned());
@@ -182,13 +188,10 @@ impl History {
             }
             "oom" => self.failures += 1,
             // What does not change what is live.
-            "free_requested" | "snapshot" | "workspace_snapshot" => {}
+            "free_requested" | "snapshot" | "user_defined" => {}
             other => {
-                let other: String = other.escape_debug().take(60).collect();
-                return Err(format!(
-                    "{path}: unknown action `{other}`; expected alloc, free_requested, free_completed, \
-                     segment_alloc, segment_free, segment_map, segment_unmap, oom or snapshot"
-                ));
+                let name = || other.escape_debug().take(60).collect();
+                self.unknown.get_or_insert_with(|| (name(), 0)).1 += 1;
             }
         }
         Ok(())

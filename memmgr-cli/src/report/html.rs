@@ -7,9 +7,9 @@ use super::figures::{Bin, Figures, Share};
 use super::input::Replay;
 use super::recording::Recording;
 use super::svg::escaped;
-use super::words::{self, class_name, duration, grouped, many};
+use super::words::{self, class_name, duration, grouped, many, people};
 use crate::error::{Failure, Result};
-use crate::table::{people, percent};
+use crate::table::percent;
 
 const STYLE: &str = include_str!("page/style.css");
 const CHARTS: &str = include_str!("page/charts.js");
@@ -20,7 +20,7 @@ const SECTION: &str = include_str!("page/section.html");
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'";
 
 /// Rows of a table of largest holders.
-const MOST_HOLDERS: usize = 25;
+const MOST_HOLDERS: usize = 15;
 /// Rows of a table of shares.
 const MOST_SHARES: usize = 16;
 
@@ -82,7 +82,7 @@ fn table(
     let label = escaped(caption);
     let _ = write!(
         text,
-        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{label}\"><table><caption>{label}</caption><thead><tr>"
+        "<h3>{label}</h3>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{label}\"><table><thead><tr>"
     );
     for head in heads {
         let _ = write!(text, "<th scope=\"col\">{}</th>", escaped(head));
@@ -382,14 +382,19 @@ fn share_bars(text: &mut String, caption: &str, shares: &[Share]) {
 
 fn bin_bars(text: &mut String, caption: &str, bins: &[Bin], name: impl Fn(u64) -> String) {
     let most = bins.iter().map(|bin| bin.blocks).max().unwrap_or(0);
-    bars(
-        text,
-        caption,
-        bins.iter().map(|bin| {
-            let says = format!("{}, {}", many(bin.blocks, "block"), people(bin.bytes));
-            (name(bin.from), part(bin.blocks as u64, most as u64), says)
-        }),
-    );
+    // Several empty bars in a row are one line.
+    let runs = bins.chunk_by(|one, next| one.blocks == 0 && next.blocks == 0);
+    let rows = runs.filter_map(|run| {
+        let bin = run.first()?;
+        Some(match run.len() {
+            1 => {
+                let says = format!("{}, {}", many(bin.blocks, "block"), people(bin.bytes));
+                (name(bin.from), part(bin.blocks as u64, most as u64), says)
+            }
+            empty => (format!("{empty} bins between"), 0.0, "no block".to_owned()),
+        })
+    });
+    bars(text, caption, rows);
 }
 
 fn segments(text: &mut String, recording: &Recording) {

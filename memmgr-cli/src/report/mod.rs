@@ -28,13 +28,14 @@ use indicatif::ProgressBar;
 use crate::error::{Failure, Result};
 use crate::options::ReportOptions;
 use crate::progress;
-use crate::table::{counted, people, wrapped};
+use crate::table::{counted, wrapped};
 use chart::Budget;
 use html::Section;
 use input::{Input, Replay};
 use output::Target;
 use recording::Recording;
 use svg::Picture;
+use words::people;
 
 pub fn run(options: &ReportOptions, out: &mut impl Write) -> Result<()> {
     let page = Target::prepare(&options.output, &options.inputs)?;

@@ -16,7 +16,7 @@ pub type Id = u32;
 #[derive(Clone, Debug)]
 pub enum Node {
     None,
-    Bool(bool),
+    Bool,
     Int(i64),
     /// A number above the range of `Int`, as addresses may be.
     Large(u64),
@@ -130,7 +130,7 @@ impl<'a> Pickle<'a> {
     pub fn kind(&self, id: Id) -> &'static str {
         match self.node(id) {
             Node::None => "nothing",
-            Node::Bool(_) => "a truth value",
+            Node::Bool => "a truth value",
             Node::Int(_) | Node::Large(_) | Node::Float(_) => "a number",
             Node::Text { .. } => "text",
             Node::List(_) => "a list",
@@ -178,8 +178,7 @@ impl<'a> Machine<'a> {
                 self.stack.push(top);
             }
             b'N' => self.push(Node::None)?,
-            0x88 => self.push(Node::Bool(true))?,
-            0x89 => self.push(Node::Bool(false))?,
+            0x88 | 0x89 => self.push(Node::Bool)?,
             b'J' => {
                 let number = self.array::<4>().map(i32::from_le_bytes)?;
                 self.push(Node::Int(number.into()))?;

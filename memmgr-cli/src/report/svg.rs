@@ -5,8 +5,7 @@ use std::fmt::Write;
 use super::chart::{Regions, largest, sampled};
 use super::figures::{Bin, Figures, Series};
 use super::recording::Recording;
-use super::words::{class_name, duration, grouped, many, power};
-use crate::table::people;
+use super::words::{class_name, duration, grouped, many, people, power};
 
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 300.0;

@@ -3,7 +3,7 @@
 use super::figures::{Figures, Share};
 use super::model;
 use super::recording::{OwnerKind, Recording};
-use crate::table::{counted, people};
+use crate::table::counted;
 
 /// `1,234,567`.
 pub fn grouped(number: u64) -> String {
@@ -24,6 +24,30 @@ pub fn many(count: usize, what: &str) -> String {
         return counted(count, what);
     }
     format!("{} {what}s", grouped(count as u64))
+}
+
+/// Bytes with the unit that suits them, as the script of the page writes them: `1.85 GiB`, `16 MiB`.
+pub fn people(bytes: u64) -> String {
+    if bytes < 1024 {
+        return counted(bytes as usize, "byte");
+    }
+    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut value = bytes as f64;
+    let mut unit = "";
+    for name in units {
+        value /= 1024.0;
+        unit = name;
+        if value < 1024.0 {
+            break;
+        }
+    }
+    let text = if value < 10.0 {
+        format!("{value:.2}")
+    } else {
+        format!("{value:.1}")
+    };
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    format!("{text} {unit}")
 }
 
 /// A power of two as a size: `256 B`, `4 KiB`.
@@ -93,7 +117,10 @@ fn largest(shares: &[Share], whole: u64, before: &str) -> String {
             many(share.blocks, "block")
         )
     };
-    let parts: Vec<_> = shares.iter().take(3).map(part).collect();
+    // What does not show in the first digits is left to the tables.
+    let shown = shares.iter().take(3).enumerate();
+    let shown = shown.filter(|(place, s)| *place == 0 || s.bytes >= whole / 100);
+    let parts: Vec<_> = shown.map(|(_, share)| part(share)).collect();
     parts.join(", ")
 }
 
@@ -138,8 +165,13 @@ pub fn summary(recording: &Recording, figures: &Figures) -> Vec<(&'static str, S
 fn who(recording: &Recording, figures: &Figures) -> String {
     let peak = figures.peak;
     let mut text = format!(
-        "{} were live at the peak. By size: {}.",
+        "{} {} live at the peak. By size: {}.",
         many(figures.holders.len(), "block"),
+        if figures.holders.len() == 1 {
+            "was"
+        } else {
+            "were"
+        },
         largest(&figures.by_class, peak, "in blocks of ")
     );
     if recording.streams.len() > 1 {
@@ -218,9 +250,10 @@ fn stays(recording: &Recording, figures: &Figures) -> String {
         return "Nothing: every block was freed.".to_owned();
     }
     let mut text = format!(
-        "{} with {} were never freed in the recording",
+        "{} with {} {} never freed in the recording",
         many(kept.blocks, "block"),
-        people(kept.bytes)
+        people(kept.bytes),
+        if kept.blocks == 1 { "was" } else { "were" }
     );
     let largest = figures
         .kept_largest
@@ -232,7 +265,7 @@ fn stays(recording: &Recording, figures: &Figures) -> String {
             moment(recording, block.start)
         );
     }
-    text + ". They may be a leak, or just be in use when the recording ended."
+    text + ". That may be a leak, or what was in use when the recording ended."
 }
 
 #[cfg(test)]
@@ -245,6 +278,11 @@ mod tests {
         assert_eq!(grouped(1_234_567), "1,234,567");
         assert_eq!(many(1, "block"), "1 block");
         assert_eq!(many(1000, "block"), "1,000 blocks");
+        assert_eq!(people(1), "1 byte");
+        assert_eq!(people(1536), "1.5 KiB");
+        assert_eq!(people(16 << 20), "16 MiB");
+        assert_eq!(people(1_990_000_000), "1.85 GiB");
+        assert_eq!(people(u64::MAX), "16 EiB");
         assert_eq!(power(1), "1 B");
         assert_eq!(class_name(1 << 9), "512 B to 1 KiB");
         assert_eq!(class_name(1 << 63), "8 EiB or more");

@@ -9,7 +9,7 @@ function people(bytes) {
   const units = ['KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB'];
   let unit = -1;
   do { bytes /= 1024; unit++; } while (bytes >= 1024 && unit < units.length - 1);
-  return bytes.toFixed(bytes < 10 ? 2 : 1) + ' ' + units[unit];
+  return +bytes.toFixed(bytes < 10 ? 2 : 1) + ' ' + units[unit];
 }
 
 const grouped = (number) => Math.round(number).toLocaleString('en-US');

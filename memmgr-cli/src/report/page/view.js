@@ -34,6 +34,7 @@ class View {
     if (data.streams.length > 1) options.push(['stream', 'stream']);
     if (data.owners.length > 1) options.push(['owner', data.owner_kind]);
     fill(colour, options);
+    if (data.streams.length > 1) colour.value = 'stream';
     colour.onchange = () => { this.colours(); this.redraw(); };
     const region = section.querySelector('[data-choose=region]');
     const regions = data.regions.map((r, i) => [i, `${r[0]}, ${people(r[2])}`, r[2]]).sort((a, b) => b[2] - a[2]);
@@ -192,12 +193,12 @@ function drawAxes(view, chart, g, p, colour) {
   for (let bytes = Math.ceil(p.low / yStep) * yStep; bytes <= p.high; bytes += yStep) {
     const y = Math.round(p.y(bytes)) + 0.5;
     if (chart.kind !== 'map') { g.beginPath(); g.moveTo(p.left, y); g.lineTo(p.right, y); g.stroke(); }
-    g.fillText(bytes ? people(bytes).replace(/\.0+ /, ' ') : '0', p.left - 6, Math.max(8, y));
+    g.fillText(bytes ? people(bytes) : '0', p.left - 6, Math.max(8, y));
   }
   if (view.still) return;
   g.textBaseline = 'top';
   const time = view.axis === 'time';
-  const step = Math.max(time ? 1 : 1, niceStep(view.x1 - view.x0, Math.max(2, (p.right - p.left) / 110), false));
+  const step = Math.max(1, niceStep(view.x1 - view.x0, Math.max(2, (p.right - p.left) / 110), false));
   for (let at = Math.ceil(view.x0 / step) * step; at <= view.x1; at += step) {
     const x = p.x(at), text = time ? duration(at) : grouped(at);
     const wide = g.measureText(text).width;
