@@ -136,12 +136,13 @@ fn the_figures_of_four_programs_are_those_of_a_replay() {
         .map(|c| c["streams"].as_array().expect("s").len() as u64)
         .collect();
     assert_eq!(streams, replayed("streams"));
-    // The model ignores streams; where there is one it is the manager's pool.
+    // The model ignores streams; where there is one it is close to the manager's pool.
     let modelled = figures(&page, "modelled");
     for (index, row) in rows.iter().enumerate() {
         let reserved = row["peak_reserved_bytes"].as_u64().expect("reserved");
         if streams[index] == 1 {
-            assert_eq!(modelled[index], reserved, "{}", TRACES[index]);
+            let apart = modelled[index].abs_diff(reserved);
+            assert!(apart <= reserved / 40, "{}: {apart}", TRACES[index]);
         } else {
             assert!(modelled[index] <= reserved, "{}", TRACES[index]);
         }

@@ -140,8 +140,9 @@ fn clock(field: &[u8]) -> Option<u64> {
     let (hours, minutes, seconds) = (parts.next()??, parts.next()??, parts.next()??);
     let micros = parts.next().unwrap_or(Some(0))?;
     let sound = hours < 24 && minutes < 60 && seconds < 62 && micros < 1_000_000;
-    let total = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + micros;
-    (sound && parts.next().is_none()).then_some(total)
+    // The sum of numbers that are not sound may be none.
+    let total = || ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + micros;
+    (sound && parts.next().is_none()).then(total)
 }
 
 /// A number as [`Trace`] reads it.
@@ -201,6 +202,7 @@ mod tests {
             "a:b:c:d",
             "1:2:3:4:5",
             "1:2:3:1000000",
+            "18446744073709551615:0:0:0",
         ] {
             assert_eq!(clock(bad.as_bytes()), None, "{bad}");
         }
