@@ -143,9 +143,9 @@ fn comparison(text: &mut String, sections: &[Section]) {
 
 /// A large figure with what it is; `data-value` is the exact number.
 fn tile(text: &mut String, name: &str, value: u64, shown: &str, what: &str) {
-    let _ = write!(
+    let _ = writeln!(
         text,
-        "<div class=\"tile\"><strong data-figure=\"{name}\" data-value=\"{value}\">{}</strong><span>{}</span></div>\n",
+        "<div class=\"tile\"><strong data-figure=\"{name}\" data-value=\"{value}\">{}</strong><span>{}</span></div>",
         escaped(shown),
         escaped(what)
     );
@@ -333,9 +333,9 @@ fn holders(text: &mut String, recording: &Recording, figures: &Figures) {
 
 /// One bar for each row; the numbers are text, the bar only shows them again.
 fn bars(text: &mut String, caption: &str, rows: impl Iterator<Item = (String, f64, String)>) {
-    let _ = write!(
+    let _ = writeln!(
         text,
-        "<table class=\"bars\"><caption>{}</caption><tbody>\n",
+        "<table class=\"bars\"><caption>{}</caption><tbody>",
         escaped(caption)
     );
     for (name, part, says) in rows {

@@ -70,7 +70,7 @@ pub fn pictures(
                 &format!("{}: lifetimes", recording.name),
                 "calls from allocation to free",
                 &figures.lifetimes,
-                |from| grouped(from),
+                grouped,
             ),
         ));
     }

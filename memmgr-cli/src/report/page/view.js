@@ -35,6 +35,7 @@ class View {
     if (data.owners.length > 1) options.push(['owner', data.owner_kind]);
     fill(colour, options);
     if (data.streams.length > 1) colour.value = 'stream';
+    if (data.owners.length > 1) colour.value = 'owner';
     colour.onchange = () => { this.colours(); this.redraw(); };
     const region = section.querySelector('[data-choose=region]');
     const regions = data.regions.map((r, i) => [i, `${r[0]}, ${people(r[2])}`, r[2]]).sort((a, b) => b[2] - a[2]);
