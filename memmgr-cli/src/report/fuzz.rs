@@ -176,6 +176,15 @@ fn each_truncation_is_understood_or_an_error() {
 }
 
 #[test]
+fn what_is_compressed_twice_is_not_unpacked_further() {
+    let twice = compressed(&compressed(&log()));
+    let error = input::parse("twice", twice, &ProgressBar::hidden())
+        .err()
+        .expect("refused");
+    assert!(error.contains("compressed twice"), "{error}");
+}
+
+#[test]
 fn what_shares_its_parts_is_not_multiplied_without_end() {
     // 2^12 segments that are one, with 2^12 blocks that are one: more than are read.
     let mut bytes = b"\x80\x02}X\x08\0\0\0segments]q\x01(".to_vec();

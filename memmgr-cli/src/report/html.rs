@@ -3,13 +3,13 @@
 use std::fmt::Write;
 
 use super::chart::Chart;
-use super::figures::{Bin, Figures, Share};
+use super::figures::Figures;
 use super::input::Replay;
 use super::recording::Recording;
 use super::svg::escaped;
-use super::words::{self, class_name, duration, grouped, many, people};
+use super::tables::{bin_bars, holders, segments, share_bars, table};
+use super::words::{self, class_name, grouped, people};
 use crate::error::{Failure, Result};
-use crate::table::percent;
 
 const STYLE: &str = include_str!("page/style.css");
 const CHARTS: &str = include_str!("page/charts.js");
@@ -18,11 +18,6 @@ const INPUT: &str = include_str!("page/input.js");
 const SECTION: &str = include_str!("page/section.html");
 /// Nothing may be fetched, and nothing is.
 const POLICY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'";
-
-/// Rows of a table of largest holders.
-const MOST_HOLDERS: usize = 15;
-/// Rows of a table of shares.
-const MOST_SHARES: usize = 16;
 
 /// A recording with all that is known of it.
 pub struct Section {
@@ -70,37 +65,6 @@ pub fn page(sections: &[Section], replays: &[Replay]) -> Result<String> {
         env!("CARGO_PKG_VERSION")
     );
     Ok(text)
-}
-
-/// A table that scrolls by itself where it is wider than the page.
-fn table(
-    text: &mut String,
-    caption: &str,
-    heads: &[&str],
-    rows: impl Iterator<Item = Vec<String>>,
-) {
-    let label = escaped(caption);
-    let _ = write!(
-        text,
-        "<h3>{label}</h3>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{label}\"><table><thead><tr>"
-    );
-    for head in heads {
-        let _ = write!(text, "<th scope=\"col\">{}</th>", escaped(head));
-    }
-    text.push_str("</tr></thead><tbody>\n");
-    for row in rows {
-        text.push_str("<tr>");
-        for (column, cell) in row.iter().enumerate() {
-            let cell = escaped(cell);
-            let _ = if column == 0 {
-                write!(text, "<th scope=\"row\">{cell}</th>")
-            } else {
-                write!(text, "<td>{cell}</td>")
-            };
-        }
-        text.push_str("</tr>\n");
-    }
-    text.push_str("</tbody></table></div>\n");
 }
 
 fn comparison(text: &mut String, sections: &[Section]) {
@@ -181,21 +145,23 @@ fn write_section(text: &mut String, number: usize, section: &Section) {
         &people(figures.modelled_peak),
         &format!("best-fit model, {above}"),
     );
-    let count = figures.allocations as u64;
-    tile(
-        &mut top,
-        "allocations",
-        count,
-        &grouped(count),
-        "allocations",
-    );
-    tile(
-        &mut top,
-        "kept",
-        figures.kept.bytes,
-        &people(figures.kept.bytes),
-        "never freed",
-    );
+    if recording.last > 0 {
+        let count = figures.allocations as u64;
+        tile(
+            &mut top,
+            "allocations",
+            count,
+            &grouped(count),
+            "allocations",
+        );
+        tile(
+            &mut top,
+            "kept",
+            figures.kept.bytes,
+            &people(figures.kept.bytes),
+            "never freed",
+        );
+    }
     let mut summary = String::new();
     for (question, answer) in words::summary(recording, figures) {
         let _ = writeln!(summary, "<dt>{question}</dt><dd>{}</dd>", escaped(&answer));
@@ -277,151 +243,6 @@ fn write_section(text: &mut String, number: usize, section: &Section) {
         };
     }
     text.push_str(left);
-}
-
-fn holders(text: &mut String, recording: &Recording, figures: &Figures) {
-    let rows = figures
-        .holders
-        .iter()
-        .take(MOST_HOLDERS)
-        .filter_map(|&index| {
-            let block = recording.blocks.get(index as usize)?;
-            let name =
-                |names: &[String], at: u32| names.get(at as usize).cloned().unwrap_or_default();
-            let born = if block.start == 0 {
-                "before".to_owned()
-            } else {
-                grouped(block.start.into())
-            };
-            let freed = if block.end > recording.last {
-                "never".to_owned()
-            } else {
-                grouped(block.end.into())
-            };
-            let age = match (recording.time(block.start), recording.time(figures.peak_at)) {
-                (Some(from), Some(to)) if block.start > 0 => duration(to.saturating_sub(from)),
-                _ => "–".to_owned(),
-            };
-            Some(vec![
-                format!("{:#x}", block.address),
-                people(block.size),
-                percent(block.size, figures.peak),
-                born,
-                freed,
-                age,
-                name(&recording.streams, block.stream),
-                name(&recording.owners, block.owner),
-            ])
-        });
-    let caption = format!(
-        "The largest of {} live at the peak",
-        many(figures.holders.len(), "block")
-    );
-    let owner = recording.owner_kind.word();
-    let heads = [
-        "address",
-        "size",
-        "share",
-        "allocated at call",
-        "freed at call",
-        "age",
-        "stream",
-        owner,
-    ];
-    table(text, &caption, &heads, rows);
-}
-
-/// One bar for each row; the numbers are text, the bar only shows them again.
-fn bars(text: &mut String, caption: &str, rows: impl Iterator<Item = (String, f64, String)>) {
-    let _ = writeln!(
-        text,
-        "<table class=\"bars\"><caption>{}</caption><tbody>",
-        escaped(caption)
-    );
-    for (name, part, says) in rows {
-        let _ = writeln!(
-            text,
-            "<tr><th scope=\"row\">{}</th><td><span class=\"bar\" style=\"width:{:.1}%\"></span></td><td>{}</td></tr>",
-            escaped(&name),
-            part * 100.0,
-            escaped(&says)
-        );
-    }
-    text.push_str("</tbody></table>\n");
-}
-
-fn part(of: u64, most: u64) -> f64 {
-    if most == 0 {
-        0.0
-    } else {
-        of as f64 / most as f64
-    }
-}
-
-fn share_bars(text: &mut String, caption: &str, shares: &[Share]) {
-    let most = shares.first().map_or(0, |share| share.bytes);
-    let row = |share: &Share| {
-        let says = format!(
-            "{} in {}",
-            people(share.bytes),
-            grouped(share.blocks as u64)
-        );
-        (share.name.clone(), part(share.bytes, most), says)
-    };
-    let (shown, rest) = shares.split_at(shares.len().min(MOST_SHARES));
-    let other = Share {
-        name: format!("{} others", rest.len()),
-        blocks: rest.iter().map(|share| share.blocks).sum(),
-        bytes: rest
-            .iter()
-            .fold(0, |sum, share| sum.saturating_add(share.bytes)),
-    };
-    let other = (!rest.is_empty()).then_some(other);
-    bars(text, caption, shown.iter().chain(&other).map(row));
-}
-
-fn bin_bars(text: &mut String, caption: &str, bins: &[Bin], name: impl Fn(u64) -> String) {
-    let most = bins.iter().map(|bin| bin.blocks).max().unwrap_or(0);
-    // Several empty bars in a row are one line.
-    let runs = bins.chunk_by(|one, next| one.blocks == 0 && next.blocks == 0);
-    let rows = runs.filter_map(|run| {
-        let bin = run.first()?;
-        Some(match run.len() {
-            1 => {
-                let says = format!("{}, {}", many(bin.blocks, "block"), people(bin.bytes));
-                (name(bin.from), part(bin.blocks as u64, most as u64), says)
-            }
-            empty => (format!("{empty} bins between"), 0.0, "no block".to_owned()),
-        })
-    });
-    bars(text, caption, rows);
-}
-
-fn segments(text: &mut String, recording: &Recording) {
-    let mut largest: Vec<_> = recording.segments.iter().collect();
-    largest.sort_by_key(|segment| std::cmp::Reverse(segment.size));
-    let rows = largest.iter().take(MOST_HOLDERS).map(|segment| {
-        let idle = segment.size.saturating_sub(segment.used);
-        let kind = segment.kind.clone();
-        vec![
-            format!("{:#x}", segment.address),
-            kind,
-            people(segment.size),
-            people(segment.used),
-            people(idle),
-            people(segment.largest_hole),
-        ]
-    });
-    let caption = format!(
-        "The largest of {} at the end",
-        many(largest.len(), "segment")
-    );
-    table(
-        text,
-        &caption,
-        &["address", "kind", "size", "in use", "idle", "longest hole"],
-        rows,
-    );
 }
 
 fn write_replays(text: &mut String, replays: &[Replay]) {

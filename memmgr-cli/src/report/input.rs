@@ -13,6 +13,9 @@ use super::{log, snapshot};
 /// The most bytes of an input, after decompression; they are kept in memory.
 const MOST_INPUT: u64 = 1 << 30;
 
+/// How a file begins that gzip compressed.
+const GZIP: &[u8] = &[0x1f, 0x8b];
+
 /// What an input holds.
 pub enum Input {
     Recordings(Vec<Recording>),
@@ -44,7 +47,7 @@ pub fn open(path: &Path, name: &str, bar: &ProgressBar) -> Result<Input, String>
 
 /// What `content`, compressed or not, holds.
 pub fn parse(name: &str, content: Vec<u8>, bar: &ProgressBar) -> Result<Input, String> {
-    let bytes = if content.starts_with(&[0x1f, 0x8b]) {
+    let bytes = if content.starts_with(GZIP) {
         let plain = limited(&mut flate2::read::MultiGzDecoder::new(content.as_slice()));
         plain.map_err(|(read, error)| damaged(read, &error))??
     } else {
@@ -56,6 +59,9 @@ pub fn parse(name: &str, content: Vec<u8>, bar: &ProgressBar) -> Result<Input, S
     let start = bytes.trim_ascii_start();
     match start.first() {
         None => Err("the file is empty".to_owned()),
+        Some(0x1f) if bytes.starts_with(GZIP) => {
+            Err("it is compressed twice; decompress it once (gunzip)".to_owned())
+        }
         Some(0x80) => snapshot::read(name, &bytes, moved).map(Input::Recordings),
         Some(b'[' | b'{') => {
             bar.inc(bytes.len() as u64);

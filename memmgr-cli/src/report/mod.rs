@@ -10,12 +10,14 @@ mod history;
 mod html;
 mod input;
 mod log;
+mod machine;
 mod model;
 mod output;
 mod pickle;
 mod recording;
 mod snapshot;
 mod svg;
+mod tables;
 mod words;
 
 use std::collections::HashSet;

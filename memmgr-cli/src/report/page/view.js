@@ -299,8 +299,10 @@ function drawMap(view, g, p, scale, empty) {
     const xb = Math.min(w, Math.max(xa + 1, Math.floor((to - view.x0) * kx)));
     const yb = Math.max(1, Math.min(h, h - Math.floor((y1 - view.y0) * ky)));
     const ya = Math.max(0, Math.min(yb - 1, h - Math.floor((y2 - view.y0) * ky)));
+    // A seam between neighbours, where there is room for one.
+    const seam = yb - ya > 4 && xb - xa > 3 ? 1 : 0;
     const value = b === view.chosen ? 0xff00ffff : view.pixels[view.groupOf[b]];
-    for (let y = ya; y < yb; y++) out.fill(value, y * w + xa, y * w + xb);
+    for (let y = ya + seam; y < yb; y++) out.fill(value, y * w + xa, y * w + xb - seam);
   }
   g.putImageData(image, left, top);
 }
