@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use super::chart::Chart;
 use super::figures::Figures;
+use super::frame::escaped;
 use super::input::Replay;
 use super::recording::Recording;
-use super::svg::escaped;
 use super::tables::{bin_bars, holders, segments, share_bars, table};
 use super::words::{self, class_name, grouped, people};
 use crate::error::{Failure, Result};

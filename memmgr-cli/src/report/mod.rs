@@ -6,6 +6,7 @@
 
 mod chart;
 mod figures;
+mod frame;
 mod history;
 mod html;
 mod input;

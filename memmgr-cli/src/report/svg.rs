@@ -4,44 +4,18 @@ use std::fmt::Write;
 
 use super::chart::{Regions, largest, sampled};
 use super::figures::{Bin, Figures, Series};
+use super::frame::{BOTTOM, Frame, HEIGHT, LEFT, RIGHT, WIDTH, escaped};
 use super::recording::Recording;
 use super::words::{class_name, duration, grouped, many, people, power};
 
-const WIDTH: f64 = 720.0;
-const HEIGHT: f64 = 300.0;
-/// Space around the drawing for axes and the title.
-const LEFT: f64 = 76.0;
-const RIGHT: f64 = 16.0;
-const TOP: f64 = 34.0;
-const BOTTOM: f64 = 40.0;
 /// More points and blocks than this cannot be told apart in print.
-const MOST_POINTS: usize = 3000;
+const MOST_POINTS: usize = 1500;
 const MOST_BLOCKS: usize = 6000;
 
 /// Colours of sizes, small to large.
 const RAMP: [&str; 7] = [
     "#fde0a5", "#f9b573", "#ee8a62", "#d5605f", "#ac3f6b", "#7a2a70", "#431a5e",
 ];
-
-/// Text in XML and HTML, whatever it holds.
-pub fn escaped(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            '\'' => safe.push_str("&#39;"),
-            // Neither XML nor people have a use for these.
-            control if control.is_control() => safe.push('\u{fffd}'),
-            // Those that XML does not know.
-            '\u{fffe}' | '\u{ffff}' => safe.push('\u{fffd}'),
-            other => safe.push(other),
-        }
-    }
-    safe
-}
 
 /// A picture with its file's name.
 pub struct Picture {
@@ -85,93 +59,6 @@ pub fn pictures(
         ),
     ));
     all
-}
-
-struct Frame {
-    text: String,
-    /// What the right and the upper end of the axes stand for.
-    most: (f64, f64),
-}
-
-impl Frame {
-    fn new(title: &str, says: &str, most_x: f64, most_y: f64) -> Self {
-        let mut text = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
-             height=\"{HEIGHT}\" role=\"img\" font-family=\"sans-serif\" font-size=\"12\">\n\
-             <title>{}</title>\n<desc>{}</desc>\n\
-             <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#fff\"/>\n",
-            escaped(title),
-            escaped(says)
-        );
-        let _ = writeln!(
-            text,
-            "<text x=\"{LEFT}\" y=\"20\" font-size=\"14\">{}</text>",
-            escaped(title)
-        );
-        Self {
-            text,
-            most: (most_x.max(1.0), most_y.max(1.0)),
-        }
-    }
-
-    fn x(&self, value: f64) -> f64 {
-        LEFT + value / self.most.0 * (WIDTH - LEFT - RIGHT)
-    }
-
-    fn y(&self, value: f64) -> f64 {
-        HEIGHT - BOTTOM - value / self.most.1 * (HEIGHT - TOP - BOTTOM)
-    }
-
-    fn label(&mut self, x: f64, y: f64, anchor: &str, text: &str) {
-        let text = escaped(text);
-        let _ = writeln!(
-            self.text,
-            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"#333\">{text}</text>"
-        );
-    }
-
-    /// Axes with five marks each.
-    fn axes(
-        &mut self,
-        below: &str,
-        x_name: impl Fn(f64) -> String,
-        y_name: impl Fn(f64) -> String,
-    ) {
-        for step in 0..=4 {
-            let part = f64::from(step) / 4.0;
-            let (x, y) = (self.x(self.most.0 * part), self.y(self.most.1 * part));
-            let _ = writeln!(
-                self.text,
-                "<path d=\"M{LEFT} {y:.1}H{}\" stroke=\"#999\" stroke-opacity=\".35\"/>",
-                WIDTH - RIGHT
-            );
-            let anchor = if step == 4 { "end" } else { "middle" };
-            let name = x_name(self.most.0 * part);
-            self.label(x, HEIGHT - BOTTOM + 16.0, anchor, &name);
-            let name = y_name(self.most.1 * part);
-            self.label(LEFT - 6.0, y + 4.0, "end", &name);
-        }
-        self.label((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 7.0, "middle", below);
-    }
-
-    /// A line with steps through (moment, value).
-    fn path(&self, points: impl Iterator<Item = (u32, u64)>) -> String {
-        let mut path = String::new();
-        for (moment, value) in points {
-            let (x, y) = (self.x(f64::from(moment)), self.y(value as f64));
-            let _ = if path.is_empty() {
-                write!(path, "M{x:.1} {y:.1}")
-            } else {
-                write!(path, "H{x:.1}V{y:.1}")
-            };
-        }
-        path
-    }
-
-    fn finish(mut self) -> String {
-        self.text.push_str("</svg>\n");
-        self.text
-    }
 }
 
 fn at(values: &[u64], moment: u32) -> u64 {
@@ -222,7 +109,7 @@ pub fn timeline(recording: &Recording, figures: &Figures, series: &Series) -> St
     );
     let title = format!("{}: live bytes and {word}", recording.name);
     let mut frame = Frame::new(&title, &says, recording.last.into(), most as f64);
-    frame.axes(&below(recording), calls, bytes);
+    frame.axes(&below(recording), true, calls, bytes);
     let moments = sampled(&series.live, MOST_POINTS);
     let live = frame.path(
         moments
@@ -282,7 +169,7 @@ fn fragmentation(recording: &Recording, series: &Series) -> String {
     );
     let says = format!("Bytes that are held and not live, at most {}", people(most));
     let mut frame = Frame::new(&title, &says, recording.last.into(), most as f64);
-    frame.axes(&below(recording), calls, bytes);
+    frame.axes(&below(recording), true, calls, bytes);
     let moments = sampled(&idle, MOST_POINTS);
     let path = frame.path(moments.iter().map(|&moment| (moment, at(&idle, moment))));
     let (left, right, zero) = (frame.x(0.0), frame.x(frame.most.0), frame.y(0.0));
@@ -335,7 +222,7 @@ fn map(recording: &Recording) -> String {
             calls(value)
         }
     };
-    frame.axes(&below(recording), x_name, bytes);
+    frame.axes(&below(recording), true, x_name, bytes);
     frame.finish()
 }
 
@@ -346,7 +233,12 @@ fn bars(title: &str, below: &str, bins: &[Bin], name: impl Fn(u64) -> String) ->
         .map(|bin| format!("{}: {}", name(bin.from), bin.blocks));
     let says = says.collect::<Vec<_>>().join("; ");
     let mut frame = Frame::new(title, &says, bins.len() as f64, most as f64);
-    frame.axes(below, |_| String::new(), |value| grouped(value as u64));
+    frame.axes(
+        below,
+        false,
+        |_| String::new(),
+        |value| grouped(value as u64),
+    );
     // Names that would touch are left out.
     let every = bins.len().div_ceil(12).max(1);
     for (place, bin) in bins.iter().enumerate() {
@@ -372,17 +264,4 @@ fn bars(title: &str, below: &str, bins: &[Bin], name: impl Fn(u64) -> String) ->
         }
     }
     frame.finish()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_is_escaped() {
-        assert_eq!(
-            escaped("</script>\"'&\u{1}"),
-            "&lt;/script&gt;&quot;&#39;&amp;\u{fffd}"
-        );
-    }
 }

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::figures::{Bin, Figures, Share};
+use super::frame::escaped;
 use super::recording::Recording;
-use super::svg::escaped;
 use super::words::{duration, grouped, many, people};
 use crate::table::percent;
 

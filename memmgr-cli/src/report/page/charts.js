@@ -33,9 +33,9 @@ class Recording {
     this.count = this.start.length;
     const lastRegion = this.regions[this.regions.length - 1];
     this.height = lastRegion ? lastRegion[1] + lastRegion[2] : 1;
-    this.most = Math.max(1, this.peak, ...chunkedMax(this.reserved));
-    this.mostIdle = 1;
-    for (let p = 0; p < this.live.length; p++) this.mostIdle = Math.max(this.mostIdle, this.idleAt(p));
+    this.most = Math.max(1, this.peak, mostOf(this.reserved));
+    this.idle = this.live.map((live, p) => Math.max(0, this.reservedAt(this.momentOf(p)) - live));
+    this.mostIdle = Math.max(1, mostOf(this.idle));
   }
 
   momentOf(point) { return this.at ? this.at[point] : point; }
@@ -50,8 +50,6 @@ class Recording {
     if (!this.reserved_at.length || moment < this.reserved_at[0]) return 0;
     return this.reserved[lastAtOrBefore(this.reserved_at, moment)];
   }
-
-  idleAt(point) { return Math.max(0, this.reservedAt(this.momentOf(point)) - this.live[point]); }
 
   /** Microseconds of a moment, between the known ones by proportion. */
   timeOf(moment) {
@@ -94,10 +92,11 @@ class Recording {
   }
 }
 
-function chunkedMax(array) {
+/** The largest of an array that is too long to be spread into arguments. */
+function mostOf(array) {
   let most = 0;
   for (const value of array) if (value > most) most = value;
-  return [most];
+  return most;
 }
 
 function lastAtOrBefore(sorted, value) {

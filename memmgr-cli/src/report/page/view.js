@@ -177,7 +177,7 @@ function draw(view, chart) {
   g.rect(p.left, 0, p.right - p.left, p.h);
   g.clip();
   if (chart.kind === 'timeline') drawTimeline(view, g, p, colour);
-  if (chart.kind === 'idle') drawArea(g, columns(view, p, (point) => view.data.idleAt(point)), p, colour('held'), colour('idle'));
+  if (chart.kind === 'idle') drawArea(g, columns(view, p, (point) => view.data.idle[point]), p, colour('held'), colour('idle'));
   if (!view.still) drawCursor(view, chart, g, p, colour);
   if (chart.drag) drawDrag(chart, g, p, colour);
   g.restore();
@@ -345,7 +345,7 @@ function say(view, chart, p) {
     text = `${when}${people(live)} live, ${people(data.reservedAt(view.cursor))} ${held}`;
     shows = `Live bytes of ${data.name}${range}. The peak is ${people(data.peak)} at call ${grouped(data.peak_at)}.`;
   } else if (chart.kind === 'idle') {
-    const idle = data.idleAt(point), all = data.reservedAt(view.cursor);
+    const idle = data.idle[point], all = data.reservedAt(view.cursor);
     text = `${when}${people(idle)} held and not live` + (all ? `, ${(idle / all * 100).toFixed(1)}% of ${people(all)}` : '');
     shows = `Bytes held and not live${range}, at most ${people(data.mostIdle)}.`;
   } else {
