@@ -144,7 +144,8 @@ fn the_figures_of_four_programs_are_those_of_a_replay() {
             let apart = modelled[index].abs_diff(reserved);
             assert!(apart <= reserved / 40, "{}: {apart}", TRACES[index]);
         } else {
-            assert!(modelled[index] <= reserved, "{}", TRACES[index]);
+            let apart = modelled[index].abs_diff(reserved);
+            assert!(apart <= reserved / 25, "{}: {apart}", TRACES[index]);
         }
     }
     for chart in charts {
