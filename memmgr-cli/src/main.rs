@@ -1,6 +1,7 @@
-//! `memmgr`: shows devices, demonstrates and measures the memory manager, and replays allocation traces.
+//! `memmgr`: shows devices, demonstrates and measures the memory manager, replays allocation traces, and
+//! makes a page of them.
 //!
-//! The first line that it prints names the backend. Failures are one line on standard error that
+//! The first line that it prints names the backend (`report` uses none). Failures are one line on standard error that
 //! begins with `memmgr:`, with exit code 1; a command line that is not understood gives exit code 2.
 
 mod bench;
@@ -14,6 +15,7 @@ mod json;
 mod options;
 mod progress;
 mod replay;
+mod report;
 mod rng;
 mod table;
 mod trace;
@@ -43,23 +45,30 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether standard output is for JSON alone; everything else goes to standard error then.
+/// Whether standard output is for JSON or a page alone; everything else goes to standard error then.
 fn json_on_stdout(command: &Command) -> bool {
     let json = match command {
         Command::Replay(replay) => &replay.json,
         Command::Bench(bench) => &bench.json,
+        Command::Report(report) => return json::is_stdout(&report.output),
         Command::Info | Command::Demo(_) => return false,
     };
     json.as_deref().is_some_and(json::is_stdout)
 }
 
 fn run(options: &Options, out: &mut impl Write) -> error::Result<()> {
+    match &options.command {
+        Command::Info => info::run(machine(out)?, out),
+        Command::Demo(options) => demo::run(options, machine(out)?, out),
+        Command::Replay(options) => replay::run(options, machine(out)?, out),
+        Command::Bench(options) => bench::run(options, machine(out)?, out),
+        Command::Report(options) => report::run(options, out),
+    }
+}
+
+/// The machine, and the line that names its backend.
+fn machine(out: &mut impl Write) -> error::Result<device::Machine> {
     let machine = device::Machine::read();
     writeln!(out, "{}", machine.backend_line())?;
-    match &options.command {
-        Command::Info => info::run(machine, out),
-        Command::Demo(options) => demo::run(options, machine, out),
-        Command::Replay(options) => replay::run(options, machine, out),
-        Command::Bench(options) => bench::run(options, machine, out),
-    }
+    Ok(machine)
 }

@@ -25,7 +25,8 @@ const EXAMPLES: &str = "Examples:
   memmgr demo --frames 200 --streams 8
   memmgr replay tests/data/traces/*.csv.gz --json replay.json
   memmgr replay program.csv --mode pool
-  memmgr bench hot random --reference both";
+  memmgr bench hot random --reference both
+  memmgr report tests/data/traces/*.csv.gz -o report.html";
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -37,6 +38,7 @@ pub enum Command {
     Demo(DemoOptions),
     Replay(ReplayOptions),
     Bench(BenchOptions),
+    Report(ReportOptions),
 }
 
 /// Process frames of mixed sizes without a memory manager and in each of its modes.
@@ -126,6 +128,29 @@ pub struct ReplayOptions {
         allow_negative_numbers = true
     )]
     pub device: i32,
+}
+
+/// Make a page about recorded allocations: how much, when, who, why not less.
+///
+/// An input is an allocation log in RMM's CSV format, a PyTorch memory snapshot (what
+/// torch.cuda.memory._dump_snapshot writes), or what `memmgr replay --json` writes; its content tells. Each
+/// may be compressed with gzip. The page is one HTML file that needs no network. No device is used.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  memmgr report tests/data/traces/*.csv.gz -o report.html
+  memmgr report snapshot.pickle -o report.html --svg pictures")]
+pub struct ReportOptions {
+    /// Allocation logs, memory snapshots, results of replays
+    #[arg(required = true, value_name = "INPUT")]
+    pub inputs: Vec<PathBuf>,
+    /// The page; it must not be one of the inputs
+    ///
+    /// A file is replaced as a whole. `-` is standard output: everything else goes to standard error then.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Also draw each chart as an SVG file in this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub svg: Option<PathBuf>,
 }
 
 /// More streams than this would only hold memory.
@@ -249,7 +274,7 @@ mod tests {
 
     #[test]
     fn help_texts_fit_a_terminal() {
-        for name in ["info", "demo", "replay", "bench"] {
+        for name in ["info", "demo", "replay", "bench", "report"] {
             let mut command = Options::command();
             let sub = command.find_subcommand_mut(name).expect(name);
             let help = sub.clone().term_width(80).render_long_help().to_string();

@@ -1,0 +1,198 @@
+//! What an exact best-fit pool would reserve for a recording: a plain model, not the manager itself.
+//!
+//! A request takes the shortest hole that is long enough, at the lowest address among equals, and leaves
+//! the rest as a hole; freed neighbours become one. Where no hole is long enough the pool grows by a
+//! segment of its own, at least [`GROWTH`] long, and it gives none back. Streams are ignored: a freed block
+//! serves any of them at once. So it is what fragmentation alone costs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rustc_hash::FxHashMap;
+
+use super::recording::Recording;
+
+/// The smallest segment, as the manager's pools have it.
+pub const GROWTH: u64 = 32 << 20;
+/// Segments are whole multiples of this.
+const PAGE: u64 = 2 << 20;
+/// Blocks are whole multiples of this.
+const UNIT: u64 = 256;
+
+/// What the pool did.
+#[derive(Debug, Default)]
+pub struct Modelled {
+    /// The bytes that it held, from each moment on at which that changed.
+    pub reserved: Vec<(u32, u64)>,
+    /// When it grew last: the moment that decides what it holds in the end.
+    pub last_growth: Option<Growth>,
+}
+
+/// Why a pool grew though it had free memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Growth {
+    pub moment: u32,
+    /// The bytes that were asked for.
+    pub wanted: u64,
+    /// The bytes that were free then, in all holes.
+    pub free: u64,
+    /// The longest hole.
+    pub largest_hole: u64,
+}
+
+#[derive(Default)]
+struct Pool {
+    /// Holes by length, then address, and by address.
+    by_length: BTreeSet<(u64, u64)>,
+    by_address: BTreeMap<u64, u64>,
+    held: u64,
+    free: u64,
+    /// Where the next segment begins; a gap between segments keeps holes from growing together.
+    next: u64,
+}
+
+fn rounded(size: u64, to: u64) -> u64 {
+    size.max(1)
+        .checked_next_multiple_of(to)
+        .unwrap_or(u64::MAX / to * to)
+}
+
+impl Pool {
+    fn add(&mut self, address: u64, length: u64) {
+        if length > 0 {
+            self.by_length.insert((length, address));
+            self.by_address.insert(address, length);
+        }
+    }
+
+    fn remove(&mut self, address: u64, length: u64) {
+        self.by_length.remove(&(length, address));
+        self.by_address.remove(&address);
+    }
+
+    /// A place for so many bytes; `None` where the pool must grow.
+    fn take(&mut self, length: u64) -> Option<u64> {
+        let &(found, address) = self.by_length.range((length, 0)..).next()?;
+        self.remove(address, found);
+        self.add(address.saturating_add(length), found - length);
+        self.free = self.free.saturating_sub(length);
+        Some(address)
+    }
+
+    fn grow(&mut self, length: u64) {
+        let length = rounded(length.max(GROWTH), PAGE);
+        self.add(self.next, length);
+        self.next = self.next.saturating_add(length).saturating_add(PAGE);
+        self.held = self.held.saturating_add(length);
+        self.free = self.free.saturating_add(length);
+    }
+
+    fn give(&mut self, address: u64, length: u64) {
+        self.free = self.free.saturating_add(length);
+        let (mut from, mut to) = (address, address.saturating_add(length));
+        if let Some((&before, &long)) = self.by_address.range(..address).next_back()
+            && before.saturating_add(long) == address
+        {
+            self.remove(before, long);
+            from = before;
+        }
+        if let Some(&long) = self.by_address.get(&to) {
+            self.remove(to, long);
+            to = to.saturating_add(long);
+        }
+        self.add(from, to.saturating_sub(from));
+    }
+}
+
+/// Runs all calls of a recording; `moved` hears of each.
+pub fn run(recording: &Recording, mut moved: impl FnMut(u64)) -> Modelled {
+    let mut calls: Vec<(u32, bool, u32)> = Vec::with_capacity(recording.blocks.len() * 2);
+    for (index, block) in recording.blocks.iter().enumerate() {
+        let index = u32::try_from(index).unwrap_or(u32::MAX);
+        calls.push((block.start, true, index));
+        if block.end <= recording.last {
+            // Of two calls at one moment the free is first.
+            calls.push((block.end, false, index));
+        }
+    }
+    calls.sort_unstable();
+    let mut pool = Pool::default();
+    let mut places: FxHashMap<u32, u64> = FxHashMap::default();
+    let mut result = Modelled::default();
+    for (moment, allocates, index) in calls {
+        moved(1);
+        let Some(block) = recording.blocks.get(index as usize) else {
+            continue;
+        };
+        let length = rounded(block.size, UNIT);
+        if !allocates {
+            if let Some(place) = places.remove(&index) {
+                pool.give(place, length);
+            }
+            continue;
+        }
+        let place = pool.take(length).or_else(|| {
+            let largest = pool.by_length.last();
+            result.last_growth = Some(Growth {
+                moment,
+                wanted: block.size,
+                free: pool.free,
+                largest_hole: largest.map_or(0, |&(length, _)| length),
+            });
+            pool.grow(length);
+            match result.reserved.last_mut() {
+                Some((last, held)) if *last == moment => *held = pool.held,
+                _ => result.reserved.push((moment, pool.held)),
+            }
+            pool.take(length)
+        });
+        if let Some(place) = place {
+            places.insert(index, place);
+        }
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::recording::tests::{block, recording};
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_pool_grows_only_where_no_hole_is_long_enough() {
+        // 20 MiB and 12 MiB fill a segment; once both are free 30 MiB fit, and 40 MiB do not.
+        let blocks = vec![
+            block(0, 20 * MIB, 1, 3),
+            block(1, 12 * MIB, 2, 4),
+            block(2, 30 * MIB, 5, 6),
+            block(3, 40 * MIB, 7, 9),
+        ];
+        let modelled = run(&recording(blocks, 8), |_| {});
+        assert_eq!(modelled.reserved, [(1, 32 * MIB), (7, 72 * MIB)]);
+        let growth = modelled.last_growth.expect("grown");
+        assert_eq!((growth.free, growth.largest_hole), (32 * MIB, 32 * MIB));
+    }
+
+    #[test]
+    fn the_shortest_hole_is_taken() {
+        let mut pool = Pool::default();
+        pool.grow(GROWTH);
+        let places: Vec<_> = [512, 256, 1024, 256]
+            .map(|n| pool.take(n).expect("room"))
+            .into();
+        pool.give(places[0], 512);
+        pool.give(places[2], 1024);
+        assert_eq!(pool.take(768), Some(places[2]));
+        assert_eq!(pool.take(256), Some(places[2] + 768));
+        assert_eq!(pool.take(512), Some(places[0]));
+        assert_eq!(pool.free, GROWTH - 512 - 256 - 1024 - 256);
+    }
+
+    #[test]
+    fn sizes_at_the_end_of_the_range_are_no_overflow() {
+        let blocks = vec![block(0, 1 << 63, 1, 2), block(0, 1 << 63, 2, 3)];
+        let modelled = run(&recording(blocks, 2), |_| {});
+        assert_eq!(modelled.reserved, [(1, 1 << 63)]);
+    }
+}
