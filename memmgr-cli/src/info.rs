@@ -6,7 +6,7 @@ use memmgr::{Config, DeviceAllocatorMode, DeviceInfo, DeviceSource};
 
 use crate::device::{self, Machine};
 use crate::error::Result;
-use crate::table::{cuda_version, mib};
+use crate::table::{cuda_version, mib, wrapped_below};
 
 pub fn run(machine: Machine, out: &mut impl Write) -> Result<()> {
     machine.prepare(None)?;
@@ -49,7 +49,11 @@ fn describe(info: &DeviceInfo, out: &mut impl Write) -> Result<()> {
         Ok(effective) => format!("{effective} (asked for: {requested}){}", cannot(effective)),
         Err(error) => error.to_string(),
     };
-    writeln!(out, "  pool memory         {pool}")?;
+    writeln!(
+        out,
+        "  pool memory         {}",
+        wrapped_below(&pool, 22, 22)
+    )?;
     device::select(info.ordinal)?;
     let mut modes = Vec::new();
     for mode in DeviceAllocatorMode::ALL {

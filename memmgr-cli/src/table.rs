@@ -92,14 +92,19 @@ pub fn people(bytes: u64) -> String {
 
 /// The text in lines that fit a terminal; all but the first are indented. A longer word stays whole.
 pub fn wrapped(text: &str) -> String {
+    wrapped_below(text, 0, 2)
+}
+
+/// As [`wrapped`], where the first line begins in the column `width`, and all others in the column `indent`.
+pub fn wrapped_below(text: &str, mut width: usize, indent: usize) -> String {
     let mut lines = String::new();
-    let mut width = 0;
     for word in text.split_whitespace() {
         let len = word.chars().count();
-        if width > 0 && width + 1 + len > WIDTH {
-            lines.push_str("\n  ");
-            width = 2;
-        } else if width > 0 {
+        if !lines.is_empty() && width + 1 + len > WIDTH {
+            lines.push('\n');
+            lines.push_str(&" ".repeat(indent));
+            width = indent;
+        } else if !lines.is_empty() {
             lines.push(' ');
             width += 1;
         }

@@ -109,7 +109,9 @@ fn the_figures_of_four_programs_are_those_of_a_replay() {
         .arg("replay")
         .args(&inputs)
         .args(["--mode", "pool", "--json"])
-        .arg(&json);
+        .arg(&json)
+        // What is modelled: segments that stay where they are.
+        .env("MEMMGR_DEVICE_SOURCE", "malloc");
     assert!(
         command
             .output()
