@@ -2,7 +2,7 @@
 //! what is wrong with the call, and the code.
 //!
 //! The codes are what an H200 answered to the same calls, except where a row says otherwise. `OWN`: the real runtime
-//! crashes or hangs, or the handle was destroyed, which it may take; also `cuCtxGetId`, which was not measured.
+//! crashes or hangs, or the handle was destroyed, which it may take; also `cuCtxGetId` and `cuDeviceGetAttribute`, which were not measured.
 //! `STRICTER`: it answers 0 (docs/simulator.md lists these).
 
 mod common;
@@ -524,6 +524,7 @@ fn graphs(g: &Given) -> Vec<Row> {
 
 type CtxGetId =
     Option<unsafe extern "C" fn(sys::CUcontext, *mut std::ffi::c_ulonglong) -> sys::CUresult>;
+type DeviceGetAttribute = Option<unsafe extern "C" fn(*mut i32, u32, i32) -> sys::CUresult>;
 type PointerGetAttribute = Option<unsafe extern "C" fn(*mut c_void, u32, u64) -> sys::CUresult>;
 
 fn driver(g: &Given) -> Vec<Row> {
@@ -542,6 +543,7 @@ fn driver(g: &Given) -> Vec<Row> {
     };
     let (read_write, strange, far) = (may(0, 3), may(0, 9), may(7, 3));
     let chunk = CHUNK as u64;
+    let mut attribute = 0;
     let recommended = sys::CUmemAllocationGranularity_flags(1);
     let no_option = sys::CUmemAllocationGranularity_flags(9);
     driver_rows! {
@@ -551,6 +553,9 @@ fn driver(g: &Given) -> Vec<Row> {
         OWN 1: cuCtxGetId as CtxGetId, (null_mut(), null_mut());
         OWN 201: cuCtxGetId as CtxGetId, (g.foreign.cast(), &mut id);
         1: cuCtxGetDevice as sys::PFN_cuCtxGetDevice_v2000, (null_mut());
+        OWN 1: cuDeviceGetAttribute as DeviceGetAttribute, (null_mut(), 1, 0);
+        OWN 1: cuDeviceGetAttribute as DeviceGetAttribute, (&mut attribute, 123_456, 0);
+        OWN 101: cuDeviceGetAttribute as DeviceGetAttribute, (&mut attribute, 1, 7);
         500: cuMemGetAddressRange as sys::PFN_cuMemGetAddressRange_v3020, (&mut base, &mut size, 0);
         500: cuMemGetAddressRange as sys::PFN_cuMemGetAddressRange_v3020, (&mut base, &mut size, g.foreign as u64);
         500: cuMemGetAddressRange as sys::PFN_cuMemGetAddressRange_v3020, (&mut base, &mut size, u64::MAX);
@@ -652,7 +657,7 @@ fn every_function_refuses_what_is_wrong_and_leaves_everything_as_it_was() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     // As docs/simulator.md counts them: measured, own, stricter.
-    assert_eq!(counted, [267, 61, 11]);
+    assert_eq!(counted, [267, 64, 11]);
     for name in every::names() {
         let excused = NOTHING_TO_REFUSE.contains(&name) || every::NO_CODE.contains(&name);
         assert_eq!(seen.contains(name), !excused, "{name}");

@@ -142,6 +142,7 @@ fn a_broken_context_answers_its_error_from_every_call_of_that_device() {
         "cuCtxGetCurrent",
         "cuCtxGetId",
         "cuCtxGetDevice",
+        "cuDeviceGetAttribute",
     ];
     for device in [0, 1] {
         for entry in &entries {

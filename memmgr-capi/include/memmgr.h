@@ -185,9 +185,7 @@ enum memmgr_status memmgr_record_use(const void *ptr,
                                      CUstream_st *stream);
 
 // As `memmgr_record_use`; the default stream is that of `device`.
-enum memmgr_status memmgr_record_use_at(int32_t device,
-                                        const void *ptr,
-                                        CUstream_st *stream);
+enum memmgr_status memmgr_record_use_at(int32_t device, const void *ptr, CUstream_st *stream);
 
 // Configures how many bytes the pinned pool reserves at its first allocation. Afterwards `MEMMGR_ALREADY_INITIALIZED`.
 enum memmgr_status memmgr_set_pinned_pool_size(size_t size);

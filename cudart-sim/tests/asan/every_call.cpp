@@ -290,6 +290,8 @@ static void virtual_memory() {
     Out<unsigned long long> id;
     OK(DRIVER(cuCtxGetId)(*context.at, id));
     OK(DRIVER(cuCtxGetDevice)(device));
+    Out<int> attribute;
+    OK(DRIVER(cuDeviceGetAttribute)(attribute, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0));
     Out<const char *> name;
     OK(DRIVER(cuGetErrorName)(CUDA_ERROR_INVALID_VALUE, name));
     Out<CUmemAllocationProp> properties;

@@ -70,6 +70,9 @@ macro_rules! driver_functions {
     };
 }
 
+type DeviceGetAttribute = Option<
+    unsafe extern "C" fn(*mut std::ffi::c_int, std::ffi::c_uint, std::ffi::c_int) -> sys::CUresult,
+>;
 type CtxGetId =
     Option<unsafe extern "C" fn(sys::CUcontext, *mut std::ffi::c_ulonglong) -> sys::CUresult>;
 type PointerGetAttribute = Option<unsafe extern "C" fn(*mut c_void, u32, u64) -> sys::CUresult>;
@@ -166,6 +169,7 @@ pub fn every() -> Vec<Entry> {
         cuCtxGetCurrent as sys::PFN_cuCtxGetCurrent_v4000, (null_mut());
         cuCtxGetId as CtxGetId, (null_mut(), null_mut());
         cuCtxGetDevice as sys::PFN_cuCtxGetDevice_v2000, (null_mut());
+        cuDeviceGetAttribute as DeviceGetAttribute, (null_mut(), 0, 0);
         cuMemGetAddressRange as sys::PFN_cuMemGetAddressRange_v3020, (null_mut(), null_mut(), 0);
         cuMemAddressReserve as sys::PFN_cuMemAddressReserve_v10020, (null_mut(), 0, 0, 0, 0);
         cuMemAddressFree as sys::PFN_cuMemAddressFree_v10020, (0, 0);
