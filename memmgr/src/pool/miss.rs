@@ -137,7 +137,7 @@ impl Pool {
         };
         if let Some(mapped) = self.source.mapped() {
             let prepared = |state: &mut State| state.prepared = true;
-            return match self.grow_by(mapped, len, Some(len), prepared) {
+            return match self.grow_by(mapped, len, growth::Need::at_most(len), prepared) {
                 Ok(Some(())) => Ok(len),
                 Ok(None) => Err(self.refusal(len)),
                 Err(error) => Err(refused(error)),

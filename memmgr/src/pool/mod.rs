@@ -75,6 +75,9 @@ struct Counters {
     waits: u64,
     growths: u64,
     moves: u64,
+    /// Bytes of chunks that have moved, and of those that were made.
+    moved: usize,
+    made: usize,
     failures: u64,
 }
 

@@ -189,13 +189,14 @@ impl Arena {
         Stock(stock)
     }
 
-    /// How a request of `size` bytes can be served, where the pool may get `room` more bytes. Ranges for which `closed` says so
-    /// are left alone.
+    /// How a request of `size` bytes can be served, where the pool may get `room` more bytes; by new memory alone, unless idle memory
+    /// `may_move`. Ranges for which `closed` says so are left alone.
     pub fn plan<T: Default>(
         &self,
         space: &mut Space<T>,
         size: usize,
         room: usize,
+        may_move: bool,
         closed: impl Fn(usize) -> bool,
     ) -> Planned {
         let is_open = |run: &Run| {
@@ -216,7 +217,7 @@ impl Arena {
         places.sort_by_key(|(missing, _, _)| *missing);
         let mut plans = places
             .into_iter()
-            .filter_map(|(_, block, run)| self.plan_block(space, &run, block, room));
+            .filter_map(|(_, block, run)| self.plan_block(space, &run, block, room, may_move));
         plans.next().map_or(Planned::NoRoom, Planned::Plan)
     }
 
@@ -226,8 +227,13 @@ impl Arena {
         run: &Run,
         block: Range<usize>,
         room: usize,
+        may_move: bool,
     ) -> Option<Plan> {
-        let mut stock = self.stock(space, &block);
+        let mut stock = if may_move {
+            self.stock(space, &block)
+        } else {
+            Stock(BTreeMap::new())
+        };
         let (mut taken, mut moves, mut make) = (Vec::new(), Vec::new(), Vec::new());
         let mut behind = block.end;
         for hole in self.holes(run, &block) {

@@ -77,7 +77,10 @@ impl Rig {
     /// Makes room for a block; `fails`: a chunk or none cannot be mapped back.
     fn grow(&mut self, size: usize, fails: Option<bool>) -> bool {
         let room = self.limit - self.space.reserved();
-        let Planned::Plan(plan) = self.arena.plan(&mut self.space, size, room, |_| false) else {
+        let Planned::Plan(plan) = self
+            .arena
+            .plan(&mut self.space, size, room, true, |_| false)
+        else {
             return false;
         };
         let before = self.space.stats();

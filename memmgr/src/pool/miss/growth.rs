@@ -20,6 +20,9 @@ use crate::{
     sync::thread,
 };
 
+/// So many times as much as was ever made may move before more is made instead: a program whose requests miss again and again
+/// would otherwise move the same memory for ever, at some tens of microseconds a request.
+const MOVES: usize = 4;
 /// Growths for small requests add such a part of the pool.
 const STEPS: usize = 512;
 
@@ -31,6 +34,36 @@ fn is_out_of_memory(error: &Error) -> bool {
             ..
         }
     )
+}
+
+/// What a growth may do.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Need {
+    /// How many bytes more the pool may hold; `None`: what the limit leaves.
+    room: Option<usize>,
+    /// Whether idle memory may move.
+    may_move: bool,
+}
+
+impl Need {
+    /// Whatever the limit leaves.
+    const ANY: Self = Self {
+        room: None,
+        may_move: true,
+    };
+    /// New memory alone.
+    const NEW: Self = Self {
+        room: None,
+        may_move: false,
+    };
+
+    /// At most so many bytes more.
+    pub fn at_most(room: usize) -> Self {
+        Self {
+            room: Some(room),
+            may_move: true,
+        }
+    }
 }
 
 impl Pool {
@@ -84,14 +117,22 @@ impl Pool {
             let take = |state: &mut State| state.take_usable_on(request);
             if let Some(more) = self.preferred(rounded, capacity.free) {
                 // Where there is not that much, what is needed may be there.
-                match self.grow_by(mapped, more, None, take) {
+                match self.grow_by(mapped, more, Need::ANY, take) {
                     Ok(Some(taken)) => return Ok(taken.map_or(Growth::Elsewhere, Growth::Served)),
                     Ok(None) => {}
                     Err(error) if is_out_of_memory(&error) => {}
                     Err(error) => return Err(error),
                 }
             }
-            return match self.grow_by(mapped, rounded, None, take) {
+            if self.state.lock().has_moved_enough() {
+                match self.grow_by(mapped, rounded, Need::NEW, take) {
+                    Ok(Some(taken)) => return Ok(taken.map_or(Growth::Elsewhere, Growth::Served)),
+                    Ok(None) => {}
+                    Err(error) if is_out_of_memory(&error) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            return match self.grow_by(mapped, rounded, Need::ANY, take) {
                 Ok(None) => Ok(Growth::Refused),
                 Ok(Some(taken)) => Ok(taken.map_or(Growth::Elsewhere, Growth::Served)),
                 Err(error) if is_out_of_memory(&error) => Ok(Growth::Refused),
@@ -114,20 +155,20 @@ impl Pool {
         (more > rounded).then_some(more)
     }
 
-    /// Makes `len` bytes idle in one piece, by at most `room` more bytes (`None`: what the limit leaves), and at once does
+    /// Makes `len` bytes idle in one piece, and at once does
     /// `then`; `None` if that is not possible. This thread holds the ticket.
     pub(super) fn grow_by<T>(
         &self,
         mapped: &Mapped,
         len: usize,
-        room: Option<usize>,
+        need: Need,
         then: impl FnOnce(&mut State) -> T,
     ) -> Result<Option<T>> {
         let mut reserved = false;
         let plan = loop {
             let planned = {
                 let mut state = self.state.lock();
-                state.plan(len, room)
+                state.plan(len, need)
             };
             match planned {
                 Planned::Plan(plan) => break plan,
@@ -257,25 +298,32 @@ impl Pool {
 
 impl State {
     /// Finds out how `len` bytes can become idle in one piece, and takes out of the books what that needs.
-    fn plan(&mut self, len: usize, room: Option<usize>) -> Planned {
+    fn plan(&mut self, len: usize, need: Need) -> Planned {
         if planted::is_made(Mistake::ChunksMoveUnderWork) {
             let owners: Vec<_> = self.space.owners_with_spans().collect();
             for owner in owners {
                 self.space.settle(owner, usize::MAX);
             }
         }
-        let room = room.unwrap_or_else(|| self.room());
+        let room = need.room.unwrap_or_else(|| self.room());
         let Self {
             space,
             arena,
             retiring,
             ..
         } = self;
-        let planned = arena.plan(space, len, room, |base| retiring.contains(&base));
+        let planned = arena.plan(space, len, room, need.may_move, |base| {
+            retiring.contains(&base)
+        });
         if let Planned::Plan(plan) = &planned {
             arena.begin(space, plan);
         }
         planned
+    }
+
+    /// Whether so much has moved that the next growth had better make what it needs.
+    fn has_moved_enough(&self) -> bool {
+        self.counters.moved > self.counters.made.saturating_mul(MOVES)
     }
 
     /// What the limit leaves, in bytes.
@@ -294,6 +342,10 @@ impl State {
         } = self;
         counters.growths = counters.growths.saturating_add(u64::from(!made.is_empty()));
         counters.moves = counters.moves.saturating_add(plan.moves.len() as u64);
+        let moved = plan.moves.iter().map(|one| one.chunk.len);
+        counters.moved = moved.fold(counters.moved, usize::saturating_add);
+        let new = made.iter().map(|(_, chunk)| chunk.len);
+        counters.made = new.fold(counters.made, usize::saturating_add);
         arena.finish(space, plan, made);
         counters.peak_reserved = counters.peak_reserved.max(space.reserved());
     }
