@@ -3,7 +3,7 @@
 
 use std::ffi::c_void;
 
-use manager::MemoryManager;
+use manager::{Error, MemoryManager};
 
 use crate::{
     CUstream_st,
@@ -145,10 +145,11 @@ pub extern "C" fn memmgr_set_device_pool_limit_share(device: i32, share: f64) ->
                 "{share} is no share of a device's memory: above 0, at most 1"
             )));
         }
-        let devices = manager::devices()?;
-        let Some(found) = devices.iter().find(|found| found.ordinal == device) else {
-            return Err(Failure::argument(format!("there is no device {device}")));
-        };
+        // That device alone: asking makes a context.
+        let found = manager::device(device).map_err(|error| match error {
+            Error::WrongDevice { reason } => Failure::argument(reason),
+            other => other.into(),
+        })?;
         let limit = (found.total_memory as f64 * share) as usize;
         MemoryManager::instance().set_device_pool_limit(Some(limit));
         Ok(())

@@ -173,16 +173,21 @@ impl Output {
     pub fn write<R: Serialize>(self, rows: &[R]) -> io::Result<()> {
         let mut text = serde_json::to_vec_pretty(rows)?;
         text.push(b'\n');
+        self.write_bytes(&text)
+    }
+
+    /// Writes what is no JSON in the same way.
+    pub fn write_bytes(self, content: &[u8]) -> io::Result<()> {
         match self {
             Self::Stdout => {
                 let mut stdout = io::stdout().lock();
-                stdout.write_all(&text)?;
+                stdout.write_all(content)?;
                 stdout.flush()
             }
-            Self::Special(mut file) => file.write_all(&text),
+            Self::Special(mut file) => file.write_all(content),
             Self::Replace(path, permissions) => {
                 let mut file = new_file(&path)?;
-                file.as_file_mut().write_all(&text)?;
+                file.as_file_mut().write_all(content)?;
                 if let Some(permissions) = permissions {
                     file.as_file().set_permissions(permissions)?;
                 }

@@ -79,16 +79,20 @@ pub struct DeviceInfo {
 /// # Errors
 /// [`Error::Unavailable`] without a driver or a device.
 pub fn devices() -> Result<Vec<DeviceInfo>> {
-    (0..cuda::device_count()?).map(device_info).collect()
+    (0..cuda::device_count()?).map(device).collect()
 }
 
-fn device_info(ordinal: i32) -> Result<DeviceInfo> {
+/// One device. Asking for free memory makes a context on it, and on no other.
+///
+/// # Errors
+/// [`Error::WrongDevice`] for an ordinal that does not exist; otherwise as [`devices`].
+pub fn device(ordinal: i32) -> Result<DeviceInfo> {
+    let (free_memory, total_memory) = on_device(ordinal, cuda::mem_get_info)?;
     let attribute = |attribute| cuda::device_attribute(attribute, ordinal);
     let compute_capability = (
         attribute(DeviceAttr::cudaDevAttrComputeCapabilityMajor)?,
         attribute(DeviceAttr::cudaDevAttrComputeCapabilityMinor)?,
     );
-    let (free_memory, total_memory) = on_device(ordinal, cuda::mem_get_info)?;
     Ok(DeviceInfo {
         ordinal,
         name: cuda::device_name(ordinal)?,

@@ -118,7 +118,8 @@ pub use completion::{Completion, TransferFuture};
 pub use config::{Config, PinnedSource, Reuse};
 pub use cuda::{CopyKind, cuda_calls, cuda_calls_on_this_thread};
 pub use device::{
-    Backend, DeviceInfo, Versions, backend, current_device, devices, synchronize_device, versions,
+    Backend, DeviceInfo, Versions, backend, current_device, device, devices, synchronize_device,
+    versions,
 };
 pub use error::{Error, Place, Refused, Result};
 pub use event::{Event, Submitted};

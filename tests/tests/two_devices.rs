@@ -48,6 +48,27 @@ fn in_use(mm: &MemoryManager, device: i32) -> usize {
         .map_or(0, |stats| stats.in_use())
 }
 
+/// Asking makes a context, so nobody else is asked.
+#[test]
+fn one_device_is_asked_about_alone() {
+    if !two() {
+        return;
+    }
+    let (info, one) = rig::calls_of(|| stays(|| memmgr::device(1).unwrap()));
+    assert_eq!(info.ordinal, 1);
+    let (all, both) = rig::calls_of(|| memmgr::devices().unwrap());
+    assert_eq!(all[1].name, info.name);
+    assert!(
+        both > one + one / 2,
+        "{one} calls for one device, {both} for all"
+    );
+    let missing = memmgr::device(77);
+    assert!(
+        matches!(&missing, Err(Error::WrongDevice { reason }) if reason.contains("77")),
+        "{missing:?}"
+    );
+}
+
 #[test]
 fn every_call_leaves_the_current_device_alone() {
     if !two() {

@@ -243,6 +243,27 @@ impl Pool {
         }
     }
 
+    /// The lock of a pool that nobody lets grow and that still lacks what is requested; otherwise how the growth ends without
+    /// this thread.
+    fn lock_to_grow(
+        &self,
+        request: Request<'_>,
+    ) -> Result<std::result::Result<Guard<'_, State>, Growth>> {
+        let mut state = self.state.lock();
+        if let Some(by) = state.growing {
+            if by == thread::current().id() {
+                return Err(growth_inside_a_growth());
+            }
+            drop(state);
+            self.wait_for_growth();
+            return Ok(Err(Growth::Elsewhere));
+        }
+        Ok(match state.take_if_changed(request) {
+            Some(address) => Err(Growth::Served(address)),
+            None => Ok(state),
+        })
+    }
+
     /// Gets a segment for the request. One thread at a time: the others wait, and search again first.
     fn grow(&self, request: Request<'_>, rounded: usize) -> Result<Growth> {
         if let Some(mapped) = self.source.mapped() {
@@ -250,30 +271,18 @@ impl Pool {
         }
         let mut asked = false;
         let (wanted, exact) = loop {
-            let mut state = self.state.lock();
-            if let Some(by) = state.growing {
-                if by == thread::current().id() {
-                    return Err(growth_inside_a_growth());
-                }
-                drop(state);
-                self.wait_for_growth();
-                return Ok(Growth::Elsewhere);
-            }
-            if let Some(address) = state.take_if_changed(request) {
-                return Ok(Growth::Served(address));
-            }
-            let room = state.config.limit.map_or(usize::MAX, |limit| {
-                limit.saturating_sub(state.space.reserved())
-            });
+            let mut state = match self.lock_to_grow(request)? {
+                Ok(state) => state,
+                Err(growth) => return Ok(growth),
+            };
+            let room = state.room();
             if rounded > room {
                 return Ok(Growth::Refused);
             }
             // Before anybody waits for this growth: what frees adopted memory is anybody's code.
             if !std::mem::replace(&mut asked, true) {
                 drop(state);
-                if segment::has_orphans() && crate::stream::all_idle() {
-                    segment::release_orphans();
-                }
+                segment::release_idle_orphans();
                 continue;
             }
             let page = rounded.checked_next_multiple_of(PAGE).unwrap_or(rounded);
@@ -549,6 +558,12 @@ impl Drop for Pool {
 }
 
 impl State {
+    /// What the limit leaves, in bytes.
+    fn room(&self) -> usize {
+        let limit = self.config.limit.unwrap_or(usize::MAX);
+        limit.saturating_sub(self.space.reserved())
+    }
+
     /// Searches at once, if the pool is ready for that.
     pub(super) fn hit_run(&mut self, request: Request<'_>) -> Option<usize> {
         if !self.prepared || self.release_due {

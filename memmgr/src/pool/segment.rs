@@ -174,6 +174,13 @@ pub(crate) fn has_orphans() -> bool {
     !lock(&ORPHANS).is_empty() || super::native::has_orphans() || adopted::has_orphans()
 }
 
+/// As [`release_orphans`], if there is anything to release and no stream has work that it would wait for.
+pub(crate) fn release_idle_orphans() {
+    if has_orphans() && crate::stream::all_idle() {
+        release_orphans();
+    }
+}
+
 /// Gives back the segments of pools that were dropped, and what dropped managers had adopted. Waits for work that may still touch them.
 pub(crate) fn release_orphans() {
     super::native::release_orphans();

@@ -3,25 +3,13 @@
 use super::{Arena, Chunk, PAGE, Planned, plan::LONGEST};
 use crate::{
     cuda::virtual_memory::RawChunk,
-    pool::best_fit::{ClassId, GRANULE, Owner, OwnerId, Space},
+    pool::best_fit::{ClassId, GRANULE, Owner, OwnerId, Space, tests::Random},
 };
 use std::collections::BTreeMap;
 
 const BASE: usize = 0x7f00_0000_0000;
 /// What work may still touch, as of a stream.
 const PENDING: Owner = Owner::new(OwnerId(5), ClassId(3));
-
-/// A small generator, so that each run does the same.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % bound as u64) as usize
-    }
-}
 
 /// A pool without CUDA: what is mapped where is written down page by page.
 struct Rig {

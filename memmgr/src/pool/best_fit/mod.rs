@@ -49,7 +49,7 @@ mod runs;
 mod space;
 mod steps;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod waste;
 
 use std::fmt;

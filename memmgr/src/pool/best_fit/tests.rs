@@ -7,10 +7,10 @@ mod promises;
 mod properties;
 
 /// A small generator, so that the tests need nothing else and do the same in each run.
-struct Random(u64);
+pub(in crate::pool) struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, bound: usize) -> usize {
+    pub fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

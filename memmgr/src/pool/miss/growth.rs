@@ -5,7 +5,7 @@
 //! target becomes idle. Who does this holds the pool's one ticket (`State::growing`), so that nobody else maps or unmaps
 //! meanwhile; those who miss wait for it and search again first.
 
-use super::{Growth, Request, Ticket, growth_inside_a_growth};
+use super::{Growth, Request, Ticket};
 use crate::{
     cuda,
     error::{Error, Result},
@@ -77,18 +77,10 @@ impl Pool {
         let mut asked = false;
         loop {
             {
-                let mut state = self.state.lock();
-                if let Some(by) = state.growing {
-                    if by == thread::current().id() {
-                        return Err(growth_inside_a_growth());
-                    }
-                    drop(state);
-                    self.wait_for_growth();
-                    return Ok(Growth::Elsewhere);
-                }
-                if let Some(address) = state.take_if_changed(request) {
-                    return Ok(Growth::Served(address));
-                }
+                let mut state = match self.lock_to_grow(request)? {
+                    Ok(state) => state,
+                    Err(growth) => return Ok(growth),
+                };
                 // All that could move and all that could come would not be enough.
                 if rounded > state.room().saturating_add(state.space.stats().idle) {
                     return Ok(Growth::Refused);
@@ -99,9 +91,7 @@ impl Pool {
             }
             // Before anybody waits for this growth: what frees adopted memory is anybody's code.
             if !std::mem::replace(&mut asked, true) {
-                if segment::has_orphans() && crate::stream::all_idle() {
-                    segment::release_orphans();
-                }
+                segment::release_idle_orphans();
                 // What the request's own stream has freed can move only once that is idle.
                 if let Some(on) = request.on.filter(|on| on.core().is_idle()) {
                     let ended = self.state.lock().order.end_epoch_of(on.core());
@@ -324,12 +314,6 @@ impl State {
     /// Whether so much has moved that the next growth had better make what it needs.
     fn has_moved_enough(&self) -> bool {
         self.counters.moved > self.counters.made.saturating_mul(MOVES)
-    }
-
-    /// What the limit leaves, in bytes.
-    fn room(&self) -> usize {
-        let limit = self.config.limit.unwrap_or(usize::MAX);
-        limit.saturating_sub(self.space.reserved())
     }
 
     /// A plan has been carried out.

@@ -38,9 +38,7 @@ impl Pool {
         }
         let mut reserved = self.prepare()?;
         self.release_retiring();
-        if segment::has_orphans() && crate::stream::all_idle() {
-            segment::release_orphans();
-        }
+        segment::release_idle_orphans();
         let warm = Warm { idle, ahead: None };
         while let Warmed::Grown(len) = self.warm(&warm)? {
             reserved = reserved.saturating_add(len);
