@@ -44,59 +44,6 @@ fn the_last_handle_of_a_stream_may_go_with_work_queued_and_blocks_live() {
     }
 }
 
-#[test]
-fn ten_thousand_short_lived_streams_leave_nothing_behind() {
-    for mode in rig::modes() {
-        let mm = MemoryManager::new(
-            Config::default()
-                .mode(*mode)
-                .device_pool_size(8 * MIB)
-                .device_pool_limit(Some(8 * MIB)),
-        )
-        .unwrap();
-        #[cfg(feature = "sim")]
-        let count = |name| cudart_sim::thread_calls_of(name);
-        #[cfg(feature = "sim")]
-        let before = (
-            count("cudaStreamCreateWithPriority"),
-            count("cudaStreamDestroy"),
-            count("cudaEventCreateWithFlags"),
-        );
-        for i in 0..10_000 {
-            let stream = Stream::new().unwrap();
-            let block = mm.allocate_device_on(64 * KIB, &stream).unwrap();
-            let guard = mm.device::<u8>(KIB, &stream).unwrap();
-            if i % 16 == 0 {
-                let _ = stream.memset(&guard, 1).unwrap();
-            }
-            // SAFETY: nobody uses the block.
-            unsafe { mm.free_device_on(block, &stream).unwrap() };
-        }
-        #[cfg(feature = "sim")]
-        {
-            let made = count("cudaStreamCreateWithPriority") - before.0;
-            let gone = count("cudaStreamDestroy") - before.1;
-            // The manager keeps three of its own for each device at most.
-            assert!(
-                made - gone <= 3,
-                "{mode}: {made} streams made, {gone} destroyed"
-            );
-            let events = count("cudaEventCreateWithFlags") - before.2;
-            assert!(
-                events <= 1024,
-                "{mode}: {events} events for streams that are gone"
-            );
-        }
-        let stats = mm.stats();
-        assert_eq!((stats.in_use(), stats.drop_failures), (0, 0));
-        assert!(stats.device[0].best_fit.growths <= 1);
-        assert_sound(&mm);
-        mm.shutdown().unwrap();
-        assert_eq!(mm.stats().device[0].best_fit.reserved, 0);
-        assert_eq!(mm.stats().device[0].best_fit.free_spans, 0);
-    }
-}
-
 /// Later streams must not pay for those that are gone.
 #[test]
 fn requests_do_not_get_slower_with_the_number_of_streams_that_ever_were() {
