@@ -73,8 +73,9 @@ pub struct DemoOptions {
 ///
 /// A trace is a log of RMM's logging resource adaptor: CSV, plain or compressed with gzip, with the
 /// header `Thread,Time,Action,Pointer,Size,Stream`. Its streams are kept apart. Each trace runs twice in
-/// each mode; the first pass begins with an empty manager. Rows that free a pointer which the log did
-/// not allocate, recorded failures and requests of zero bytes are left out with a warning.
+/// each mode, or as often as --passes says; the first pass begins with an empty manager, and each frees
+/// all that it has allocated. Rows that free a pointer which the log did not allocate, recorded failures
+/// and requests of zero bytes are left out with a warning.
 ///
 /// A simulated device gets several times the memory that the largest trace needs, unless
 /// CUDART_SIM_MEMORY is set. Requests that a device cannot meet are counted and reported.
@@ -95,6 +96,10 @@ pub struct ReplayOptions {
     /// The allocator mode
     #[arg(long, value_enum, default_value_t = ModeChoice::All)]
     pub mode: ModeChoice,
+    /// How often each trace runs (1 to 1000): times of the first and the last pass are shown
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = passes, conflicts_with_all = ["lag", "capacity"],
+        allow_negative_numbers = true)]
+    pub passes: usize,
     /// Let work of so many milliseconds follow each allocation, on its stream
     ///
     /// So work is in flight when blocks are freed: a fill that takes about that long on an idle GPU, or a
@@ -184,10 +189,18 @@ fn lag(text: &str) -> Result<Duration, String> {
 }
 
 fn rounds(text: &str) -> Result<usize, String> {
+    count(text, 100)
+}
+
+fn passes(text: &str) -> Result<usize, String> {
+    count(text, 1000)
+}
+
+fn count(text: &str, most: usize) -> Result<usize, String> {
     text.parse()
         .ok()
-        .filter(|count| (1..=100).contains(count))
-        .ok_or_else(|| "it must be a whole number from 1 to 100".to_owned())
+        .filter(|count| (1..=most).contains(count))
+        .ok_or_else(|| format!("it must be a whole number from 1 to {most}"))
 }
 
 fn capacity(text: &str) -> Result<u64, String> {

@@ -2,8 +2,8 @@
 //! them.
 //!
 //! Each stream of the trace gets a stream of its own; no work is submitted to them, so what is measured
-//! is the allocator alone. Every trace runs twice in a mode: the first pass finds an empty manager and
-//! includes growing, the second finds what the first has left. Only the calls are timed; the progress
+//! is the allocator alone. Every trace runs several times in a mode: the first pass finds an empty manager and
+//! includes growing, the others find what was left. Only the calls are timed; the progress
 //! bar moves between batches of them.
 //!
 //! With `--lag` work follows each allocation (`lag.rs`); `--capacity` looks for the smallest pool with which
@@ -37,7 +37,7 @@ ns/op      time of one call; the 1st pass begins with an empty manager
 peak live  the most bytes live at one time, as the trace requests them
 reserved   the most bytes held from the device at one time
 waits      requests that waited for another stream's work; only pool tells
-failures   requests of both passes that the device could not meet
+failures   requests of all passes that the device could not meet
 ";
 
 /// Below a table with failures.
@@ -125,7 +125,7 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
     }
     let modes = options.mode.modes();
     let events: usize = traces.iter().map(|t| t.trace.events.len()).sum();
-    let bar = progress::bar(2 * events * modes.len());
+    let bar = progress::bar(options.passes * events * modes.len());
     let mut rows = Vec::new();
     for named in &traces {
         bar.set_message(named.name.clone());
@@ -139,11 +139,11 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
                 ));
                 let done: &[json::Row] = &rows[first..];
                 if done.iter().any(|row| row.mode == granted.to_string()) {
-                    bar.inc(2 * named.trace.events.len() as u64);
+                    bar.inc((options.passes * named.trace.events.len()) as u64);
                     continue;
                 }
             }
-            let row = replay(named, granted, options.device, &bar);
+            let row = replay(named, granted, options, &bar);
             rows.push(row.map_err(|failure| {
                 let name = &named.name;
                 Failure::message(format!("{name} in mode {granted}: {failure}"))
@@ -182,22 +182,26 @@ fn warn_of_failures(rows: &[json::Row], ordinal: i32) -> Result<()> {
     Ok(())
 }
 
-/// Both passes of one trace in one mode, with a manager and streams of their own.
+/// All passes of one trace in one mode, with a manager and streams of their own.
 fn replay(
     named: &Named,
     mode: DeviceAllocatorMode,
-    ordinal: i32,
+    options: &ReplayOptions,
     bar: &ProgressBar,
 ) -> Result<json::Row> {
-    let trace = &named.trace;
+    let (trace, ordinal) = (&named.trace, options.device);
     let manager = MemoryManager::new(device::config()?.mode(mode))?;
     if mode == DeviceAllocatorMode::AsyncStreamOrdered {
         cuda::reset_current_pool(ordinal)?;
     }
     let mut managed = Managed::new(&manager, trace.streams)?;
-    let mut passes = [Pass::default(); 2];
-    for result in &mut passes {
-        *result = pass(&mut managed, trace, |events| bar.inc(events as u64))?;
+    let mut passes: Vec<Pass> = Vec::with_capacity(options.passes);
+    let mut reserved = Vec::with_capacity(options.passes);
+    for _ in 0..options.passes {
+        passes.push(pass(&mut managed, trace, |events| {
+            bar.inc(events as u64);
+        })?);
+        reserved.push(device::usage(&manager, mode, ordinal)?.peak_reserved);
     }
     let usage = device::usage(&manager, mode, ordinal)?;
     for stream in &managed.streams {
@@ -213,9 +217,12 @@ fn replay(
         backend: memmgr::backend().to_string(),
         streams: trace.streams,
         events: trace.events.len(),
-        ns_per_op: passes.map(|pass| pass.ns_per_op(trace.events.len())),
+        ns_per_op: (passes.iter())
+            .map(|pass| pass.ns_per_op(trace.events.len()))
+            .collect(),
         peak_live_bytes: trace.peak_live,
         peak_reserved_bytes: usage.peak_reserved,
+        reserved_by_pass_bytes: reserved,
         waits: usage.waits,
         failures: passes.iter().map(|pass| pass.failures).sum(),
         internal_waste_bytes: at_peak.map(|of| of.internal_waste as u64),
@@ -246,13 +253,14 @@ fn print(named: &Named, rows: &[json::Row], notes: &[String], out: &mut impl Wri
         "mode",
         "events",
         "1st pass\nns/op",
-        "2nd pass\nns/op",
+        "last pass\nns/op",
         "peak live\nMiB",
         "reserved\nMiB",
         "reserved\n÷ live",
         "waits",
         "failures",
     ]);
+    let time = |ns: Option<&f64>| ns.map_or_else(String::new, |ns| format!("{ns:.1}"));
     for row in rows {
         // Without the failed requests less was held than the trace needs.
         let mark = if row.failures > 0 { "*" } else { "" };
@@ -260,8 +268,8 @@ fn print(named: &Named, rows: &[json::Row], notes: &[String], out: &mut impl Wri
         table.row(vec![
             row.mode.clone(),
             row.events.to_string(),
-            format!("{:.1}", row.ns_per_op[0]),
-            format!("{:.1}", row.ns_per_op[1]),
+            time(row.ns_per_op.first()),
+            time(row.ns_per_op.last()),
             mib(row.peak_live_bytes),
             mib(row.peak_reserved_bytes),
             format!("{ratio:.3}{mark}"),
@@ -271,7 +279,7 @@ fn print(named: &Named, rows: &[json::Row], notes: &[String], out: &mut impl Wri
     }
     write!(out, "{table}")?;
     for row in rows {
-        if let Some(text) = row.waste() {
+        for text in row.waste().into_iter().chain(row.grown()) {
             writeln!(out, "{}", wrapped(&text))?;
         }
     }

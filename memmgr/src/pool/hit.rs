@@ -213,6 +213,7 @@ impl State {
         if self.space.free_at(slot, owner).is_err() {
             return false;
         }
+        self.note_empty();
         if let Some(place) = place {
             self.order.unname(place);
         }

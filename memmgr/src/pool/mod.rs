@@ -40,7 +40,7 @@ use best_fit::{ClassId, FreeError, OwnerId, Slot, Space, Taken};
 use front::Front;
 use hit::Missed;
 use live::{Extra, Extras, Live, Place as StreamPlace};
-use miss::Request;
+use miss::{Request, Tidied};
 use observer::{By, Observed, SegmentChange};
 use order::{Order, SETTLE_BUDGET};
 use segment::{Capacity, Source};
@@ -75,9 +75,6 @@ struct Counters {
     waits: u64,
     growths: u64,
     moves: u64,
-    /// Bytes of chunks that have moved, and of those that were made.
-    moved: usize,
-    made: usize,
     failures: u64,
 }
 
@@ -101,8 +98,11 @@ struct State {
     growing: Option<ThreadId>,
     /// Segments to be given back as soon as they are idle (after `shutdown`).
     retiring: BTreeSet<usize>,
-    /// A block of such a segment was freed: the next allocating call looks whether it is idle.
+    /// A block of such a segment was freed, or nothing is live and memory has moved: the next allocating call looks whether
+    /// there is something to do.
     release_due: bool,
+    /// When the memory was last in one piece (see `pool/miss/tidy.rs`).
+    tidied: Tidied,
 }
 
 /// A pool of one place. All methods may be called by any thread.
@@ -157,6 +157,7 @@ impl Pool {
             growing: None,
             retiring: BTreeSet::new(),
             release_due: false,
+            tidied: Tidied::default(),
         };
         Self {
             source,
@@ -548,6 +549,7 @@ impl State {
             return Err(free_error(address, error));
         }
         self.forget(&live);
+        self.note_empty();
         Ok(Some(single))
     }
 
