@@ -23,7 +23,7 @@ use crate::{
 /// So many times as many chunks as there are may move, and one more with every so many calls, before more memory is made
 /// instead: a program whose requests miss again and again would otherwise move the same memory for ever, at some tens of
 /// microseconds a request. As it is, moving costs a call less than a fifth of a microsecond in the long run.
-const MOVES: usize = 2;
+const MOVES: usize = 4;
 pub(super) const CALLS: u64 = 256;
 /// Growths for small requests add such a part of the pool.
 const STEPS: usize = 512;
