@@ -130,5 +130,5 @@ pub use out_of_memory::{Holder, Holders, OutOfMemory, SizeCount};
 pub use pool::observer::{By, Observer, SegmentChange};
 pub use scope::Scope;
 pub use source::{DeviceSource, UnknownSource};
-pub use stats::{DeviceStats, NativePoolUsage, PoolStats, Stats};
+pub use stats::{DeviceStats, Fragmentation, NativePoolUsage, PoolFragmentation, PoolStats, Stats};
 pub use stream::{AsStream, PerThreadStream, Stream, StreamBuilder, StreamKind};

@@ -20,10 +20,9 @@ pub struct PoolStats {
     /// What live blocks have beyond what was asked for: sizes are rounded up to the granule. 0 in the async modes, where the
     /// driver rounds.
     pub internal_waste: usize,
-    /// Idle, but in pieces shorter than [`PoolStats::largest_miss`].
-    pub external_waste: usize,
     /// The largest request that found no free block of its size at once, since the beginning or the last
-    /// [`MemoryManager::reset_peak`](crate::MemoryManager::reset_peak).
+    /// [`MemoryManager::reset_peak`](crate::MemoryManager::reset_peak). What is idle in pieces shorter than this is
+    /// [`PoolFragmentation::external_waste`].
     pub largest_miss: usize,
     /// The highest `in_use` so far.
     pub peak_in_use: usize,
@@ -114,6 +113,41 @@ impl Stats {
     /// All CUDA calls of this crate in this process.
     pub fn total_cuda_calls(&self) -> u64 {
         self.cuda_calls.iter().map(|(_, count)| count).sum()
+    }
+}
+
+/// How the idle memory of one pool lies, see [`MemoryManager::fragmentation`](crate::MemoryManager::fragmentation); bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct PoolFragmentation {
+    /// Idle, but in pieces shorter than the largest miss.
+    pub external_waste: usize,
+    /// As [`PoolStats::largest_miss`].
+    pub largest_miss: usize,
+    /// As [`PoolStats::idle`].
+    pub idle: usize,
+    /// As [`PoolStats::largest_idle`].
+    pub largest_idle: usize,
+}
+
+/// How the idle memory of a manager's own pools lies, see
+/// [`MemoryManager::fragmentation`](crate::MemoryManager::fragmentation).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Fragmentation {
+    /// The own pool of each device that has been used, by ordinal.
+    pub device: Vec<(i32, PoolFragmentation)>,
+    /// The pinned pool.
+    pub pinned: PoolFragmentation,
+}
+
+impl Fragmentation {
+    /// The own pool of a device; all zero where it was not used.
+    pub fn of_device(&self, ordinal: i32) -> PoolFragmentation {
+        let mut found = self.device.iter().filter(|(device, _)| *device == ordinal);
+        found
+            .next()
+            .map_or_else(Default::default, |(_, pool)| *pool)
     }
 }
 

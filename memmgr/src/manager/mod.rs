@@ -25,7 +25,7 @@ use crate::{
         segment::Source,
     },
     process,
-    stats::{DeviceStats, NativePoolUsage, Stats},
+    stats::{DeviceStats, Fragmentation, NativePoolUsage, Stats},
     stream::{AsStream, handle_of},
     sync::{
         Mutex, OnceLock,
@@ -646,8 +646,9 @@ impl MemoryManager {
 
     // Looking and giving back
 
-    /// The figures of all pools, in bytes; makes no CUDA call. Takes time in proportion to the number of blocks, since those of
-    /// fragmentation are counted when they are asked for. All zero in a forked child.
+    /// The figures of all pools, in bytes; makes no CUDA call. Each pool is looked at in one moment, which takes less than a
+    /// microsecond, however many blocks there are; while threads compete for a pool, what they hold back of it is given back
+    /// first. What calls are still on their way to is not counted yet. All zero in a forked child.
     pub fn stats(&self) -> Stats {
         if process::is_forked() {
             return Stats::default();
@@ -668,6 +669,22 @@ impl MemoryManager {
             pinned: self.inner.pinned.stats(),
             drop_failures: self.inner.drop_failures.load(Ordering::Relaxed),
             cuda_calls: cuda::cuda_calls(),
+        }
+    }
+
+    /// What of the idle memory of the manager's own pools lies in pieces that the largest request so far could not use;
+    /// makes no CUDA call. Takes time in proportion to the number of blocks: about 0.5 ms for 100,000. All zero in a
+    /// forked child.
+    pub fn fragmentation(&self) -> Fragmentation {
+        if process::is_forked() {
+            return Fragmentation::default();
+        }
+        let states = self.inner.states();
+        Fragmentation {
+            device: states
+                .map(|state| (state.ordinal, state.pool.fragmentation()))
+                .collect(),
+            pinned: self.inner.pinned.fragmentation(),
         }
     }
 

@@ -31,7 +31,7 @@ use crate::{
     event::Fence,
     out_of_memory::{Holders, OutOfMemory},
     source::DeviceSource,
-    stats::PoolStats,
+    stats::{PoolFragmentation, PoolStats},
     stream::{Handle, StreamCore},
     sync::{Condvar, atomic::AtomicBool, thread::ThreadId},
 };
@@ -66,6 +66,8 @@ struct Counters {
     peak_reserved: usize,
     /// The largest request that was not served at the first look.
     largest_miss: usize,
+    /// What was asked for of all live blocks, in bytes; wraps, as what the front's lanes count is added to it.
+    asked: usize,
     /// Requests that were served at the first look.
     hits: u64,
     /// Requests that were served later.
@@ -336,13 +338,14 @@ impl Pool {
         (config.limit, config.limit_share) = (bytes, None);
     }
 
-    /// The figures. Looks at every block.
+    /// The figures. Looks at no block, but for what threads that compete hold back.
     pub fn stats(&self) -> PoolStats {
         self.flush_front();
         let state = self.state.lock();
         let (space, counters) = (state.space.stats(), &state.counters);
-        let waste = (state.space).waste(counters.largest_miss, |live| self.requested(live));
-        let hits = counters.hits.saturating_add(self.front.reuses());
+        let front = self.front.counted();
+        let asked = counters.asked.wrapping_add(front.asked);
+        let hits = counters.hits.wrapping_add(front.handed_out);
         let allocations = hits.saturating_add(counters.served);
         PoolStats {
             in_use: space.in_use,
@@ -350,8 +353,7 @@ impl Pool {
             idle: space.idle,
             pending: space.pending,
             largest_idle: space.largest_idle,
-            internal_waste: waste.internal,
-            external_waste: waste.external,
+            internal_waste: space.in_use.saturating_sub(asked),
             largest_miss: counters.largest_miss,
             peak_in_use: counters.peak_in_use,
             peak_reserved: counters.peak_reserved,
@@ -368,6 +370,20 @@ impl Pool {
             live_blocks: space.live_blocks,
             free_spans: space.free_spans,
             segments: space.segments,
+        }
+    }
+
+    /// What of the idle memory lies in spans shorter than the largest miss. Looks at every block.
+    pub fn fragmentation(&self) -> PoolFragmentation {
+        self.flush_front();
+        let state = self.state.lock();
+        let largest_miss = state.counters.largest_miss;
+        let stats = state.space.stats();
+        PoolFragmentation {
+            external_waste: state.space.idle_below(largest_miss),
+            largest_miss,
+            idle: stats.idle,
+            largest_idle: stats.largest_idle,
         }
     }
 
@@ -449,10 +465,31 @@ impl Pool {
         self.flush_front();
         let state = self.state.lock();
         state.space.check()?;
+        self.check_asked(&state)?;
         if self.source.mapped().is_some() {
             state.arena.check(&state.space)?;
         }
         state.order.check(&state.space, &state.extras)
+    }
+
+    /// Whether what was asked for of all live blocks is counted right. What the front hands out meanwhile changes both.
+    fn check_asked(&self, state: &State) -> Result<(), String> {
+        let counted = || {
+            state
+                .counters
+                .asked
+                .wrapping_add(self.front.counted().asked)
+        };
+        let before = counted();
+        let blocks = state.space.live_blocks();
+        let walked = blocks.fold(0, |sum, live| self.requested(live.data).wrapping_add(sum));
+        let after = counted();
+        if before == after && walked != after {
+            return Err(format!(
+                "{walked} bytes were asked for of the live blocks, {after} are counted"
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -480,6 +517,7 @@ impl State {
         raw: bool,
     ) -> usize {
         debug_assert!(taken.len >= requested, "a block is as long as asked");
+        self.counters.asked = self.counters.asked.wrapping_add(requested);
         if let Some(place) = place {
             self.order.name(place);
         }
@@ -553,6 +591,7 @@ impl State {
 
     /// A block that carried this is gone.
     fn forget(&mut self, live: &Live) {
+        self.counters.asked = self.counters.asked.wrapping_sub(live.requested);
         if let Some(place) = live.stream() {
             self.order.unname(place);
         }
