@@ -1,6 +1,6 @@
 //! What managers and guards share: the pools and async modes of each device, and the routing of every request to them.
 
-use super::{LiveBlock, adopted::Adopted, release::Releaser, rescue::Served, warm_up::Warmer};
+use super::{adopted::Adopted, release::Releaser, rescue::Served, warm_up::Warmer};
 use crate::{
     capture,
     config::Config,
@@ -14,7 +14,7 @@ use crate::{
     out_of_memory::OutOfMemory,
     planted::{self, Mistake},
     pool::{
-        Announced, BlockRange, FreeOn, LiveRange, Pool, PoolConfig, best_fit, is_refused_by_limit,
+        Announced, BlockRange, FreeOn, Pool, PoolConfig, best_fit, is_refused_by_limit,
         native::{Family, Native},
         observer::{By, Observed},
         segment::Source,
@@ -56,6 +56,8 @@ pub(crate) struct Inner {
     pub(super) fallback_reported: AtomicBool,
     /// Whether pageable memory may take the place of pinned memory.
     pub(super) pinned_fallback: bool,
+    /// Whether each block keeps where it was allocated.
+    pub(super) call_sites: bool,
 }
 
 /// Everything of one device.
@@ -946,25 +948,6 @@ impl Inner {
             _ => stream_ordered.unwrap_or(handle.device()),
         };
         on_device(device, f)
-    }
-
-    pub(super) fn live_blocks(&self) -> Vec<LiveBlock> {
-        let blocks = |place: Place, ranges: Vec<LiveRange>| {
-            ranges.into_iter().map(move |range| LiveBlock {
-                place,
-                address: range.start,
-                size: range.len,
-                raw: range.raw,
-                kept_by_graph: range.kept,
-            })
-        };
-        let mut live: Vec<LiveBlock> = blocks(Place::Pinned, self.pinned.live_blocks()).collect();
-        for state in self.states() {
-            let place = Place::Device(state.ordinal);
-            live.extend(blocks(place, state.pool.live_blocks()));
-            live.extend(blocks(place, state.native.live_blocks()));
-        }
-        live
     }
 }
 

@@ -2,11 +2,13 @@
 
 pub(crate) mod adopted;
 mod inner;
+mod labels;
 mod release;
 mod rescue;
 mod warm_up;
 
 pub(crate) use inner::{Home, Inner};
+pub use labels::LiveBlock;
 
 use crate::{
     capture, checker,
@@ -55,22 +57,6 @@ pub struct MemoryManager {
     pub(crate) inner: Arc<Inner>,
 }
 
-/// A block that is still live.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LiveBlock {
-    /// Whose memory it is.
-    pub place: Place,
-    /// Its address.
-    pub address: usize,
-    /// What was asked for, in bytes.
-    pub size: usize,
-    /// Whether it was handed out as a raw pointer; otherwise a guard owns it.
-    pub raw: bool,
-    /// Whether it was freed, and only a captured graph that uses it keeps it.
-    pub kept_by_graph: bool,
-}
-
 /// What [`MemoryManager::shutdown`] did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -90,16 +76,7 @@ impl fmt::Display for ShutdownReport {
             self.live.len()
         )?;
         for block in &self.live {
-            let kind = match (block.kept_by_graph, block.raw) {
-                (true, _) => "freed, kept by a captured graph",
-                (false, true) => "raw pointer",
-                (false, false) => "guard",
-            };
-            write!(
-                f,
-                "\n  {} bytes at {:#x} on {} ({kind})",
-                block.size, block.address, block.place
-            )?;
+            write!(f, "\n  {block}")?;
         }
         Ok(())
     }
@@ -148,6 +125,7 @@ impl MemoryManager {
                 devices: OnceLock::new(),
                 mode: AtomicU8::new(config.mode.index()),
                 pinned_fallback: config.pinned_fallback,
+                call_sites: config.call_sites,
                 config: Mutex::new(config),
                 misconfigured,
                 adopted: Default::default(),
@@ -169,10 +147,12 @@ impl MemoryManager {
     /// [`Error::OutOfMemory`], [`Error::LimitExceeded`], [`Error::InvalidSize`] (near `usize::MAX`),
     /// [`Error::Unavailable`].
     #[doc(alias = "allocatePinned")]
-    #[cfg_attr(feature = "sim", track_caller)]
+    #[track_caller]
     pub fn allocate_pinned(&self, size: usize) -> Result<*mut c_void> {
         let _called = checker::called_here();
-        self.inner.allocate_pinned(size, true).map(cuda::pointer)
+        let address = self.inner.allocate_pinned(size, true)?;
+        self.inner.note_site(Home::Pinned, address);
+        Ok(cuda::pointer(address))
     }
 
     /// Gives pinned memory back (reference: `freePinned`). It is not handed out again before every copy made through
@@ -225,7 +205,7 @@ impl MemoryManager {
     /// # Errors
     /// As [`MemoryManager::allocate_pinned`].
     #[doc(alias = "allocateDevice")]
-    #[cfg_attr(feature = "sim", track_caller)]
+    #[track_caller]
     pub fn allocate_device(&self, size: usize) -> Result<*mut c_void> {
         let _called = checker::called_here();
         if size == 0 {
@@ -233,7 +213,8 @@ impl MemoryManager {
         }
         process::gate()?;
         let device = context::current_device()?;
-        let (address, _) = self.inner.allocate_device(device, size, None, true)?;
+        let (address, home) = self.inner.allocate_device(device, size, None, true)?;
+        self.inner.note_site(home, address);
         Ok(cuda::pointer(address))
     }
 
@@ -241,13 +222,14 @@ impl MemoryManager {
     ///
     /// # Errors
     /// Also [`Error::WrongDevice`] for an ordinal that does not exist.
-    #[cfg_attr(feature = "sim", track_caller)]
+    #[track_caller]
     pub fn allocate_device_at(&self, ordinal: i32, size: usize) -> Result<*mut c_void> {
         let _called = checker::called_here();
         if size == 0 {
             return Ok(std::ptr::null_mut());
         }
-        let (address, _) = self.inner.allocate_device(ordinal, size, None, true)?;
+        let (address, home) = self.inner.allocate_device(ordinal, size, None, true)?;
+        self.inner.note_site(home, address);
         Ok(cuda::pointer(address))
     }
 
@@ -276,17 +258,19 @@ impl MemoryManager {
     ///
     /// # Errors
     /// As [`MemoryManager::allocate_pinned`].
-    #[cfg_attr(feature = "sim", track_caller)]
+    #[track_caller]
     pub fn allocate_device_on(&self, size: usize, stream: &impl AsStream) -> Result<*mut c_void> {
         let _called = checker::called_here();
         let handle = handle_of(stream);
         let device = handle.device();
         if let Some(address) = self.inner.hit(device, size, Some(handle), true) {
+            self.inner.note_site(Home::Pool(device), address);
             return Ok(cuda::pointer(address));
         }
-        let (address, _) =
+        let (address, home) =
             self.inner
                 .allocate_device_at_length(device, size, Some(handle), true)?;
+        self.inner.note_site(home, address);
         Ok(cuda::pointer(address))
     }
 

@@ -9,6 +9,7 @@ pub(crate) mod best_fit;
 mod front;
 mod hit;
 pub(crate) mod host_memory;
+mod labels;
 mod live;
 mod mapped;
 mod miss;
@@ -19,6 +20,7 @@ mod recorded;
 pub(crate) mod segment;
 mod uses;
 
+pub(crate) use labels::Label;
 pub(crate) use live::Freed;
 pub(crate) use miss::{Busy, Seen, is_refused_by_limit};
 pub(crate) use recorded::{Span, Use, Users, pending_uses, query_all, record};
@@ -121,13 +123,16 @@ pub(crate) struct Pool {
 }
 
 /// A live block: its start, what was asked for in bytes, and whether it was handed out as a raw pointer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LiveRange {
     pub start: usize,
     pub len: usize,
     pub raw: bool,
     /// Whether it was freed, and only a captured graph keeps it.
     pub kept: bool,
+    /// CUDA's id of the stream that it was allocated on.
+    pub stream: Option<u64>,
+    pub label: Label,
 }
 
 /// In whose order a block is freed.
@@ -420,6 +425,8 @@ impl Pool {
                     len: fronted.map_or(live.data.requested, |fronted| fronted.requested),
                     raw: fronted.map_or(live.data.raw, |fronted| fronted.raw),
                     kept: state.extras.of(live.data).freed.is_some(),
+                    stream: state.order.core(live.data.stream()).map(|core| core.id()),
+                    label: Label::of(state.extras.of(live.data).label.as_deref()),
                 })
             })
             .collect()

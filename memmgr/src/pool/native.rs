@@ -5,7 +5,7 @@
 //! (one that allocates and never waits, one that frees and waits for whatever it must).
 
 use super::{
-    Announced, BlockRange, FreeOn, Freed, LiveRange, Span, Use, Users, best_fit, freed_by,
+    Announced, BlockRange, FreeOn, Freed, Label, LiveRange, Span, Use, Users, best_fit, freed_by,
     leave_to_graph, pending_uses, query_all, record,
     segment::internal_stream,
     uses::{check_inside, kept_by_a_graph},
@@ -17,7 +17,7 @@ use crate::{
     error::{Error, Place, Result},
     event::Fence,
     mode::DeviceAllocatorMode,
-    out_of_memory::{Holder, Holders, OutOfMemory},
+    out_of_memory::{Held, Holders, OutOfMemory},
     planted::{self, Mistake},
     process,
     stats::{NativePoolUsage, PoolStats},
@@ -63,6 +63,7 @@ struct Block {
     /// As of [`Live`](super::order::Live).
     held: u32,
     freed: Option<Freed>,
+    label: Option<Box<Label>>,
 }
 
 #[derive(Debug, Default)]
@@ -259,6 +260,7 @@ impl Native {
                 users: Users::new(stream, uses),
                 held: 0,
                 freed: None,
+                label: None,
             },
         );
         // Other code freed a block behind our back and the driver gave the address out again.
@@ -345,10 +347,11 @@ impl Native {
     pub fn holders(&self, family: Family) -> Holders {
         let state = lock(&self.state);
         let live = (state.blocks.iter()).filter(|(_, block)| block.family == family);
-        Holders::of(live.map(|(address, block)| Holder {
+        Holders::of(live.map(|(address, block)| Held {
             size: block.requested,
             address: *address,
             stream: block.users.stream.as_ref().map(|core| core.id()),
+            label: block.label.as_deref(),
         }))
     }
 
@@ -681,8 +684,17 @@ impl Native {
                 len: block.requested,
                 raw: block.raw,
                 kept: block.freed.is_some(),
+                stream: block.users.stream.as_ref().map(|core| core.id()),
+                label: Label::of(block.label.as_deref()),
             })
             .collect()
+    }
+
+    /// Changes the label of the live block that starts at `address`; whether there is one.
+    pub(super) fn with_label(&self, address: usize, change: impl FnOnce(&mut Label)) -> bool {
+        let mut state = lock(&self.state);
+        let block = state.blocks.get_mut(&address);
+        (block.map(|block| change(block.label.get_or_insert_default()))).is_some()
     }
 
     /// As [`super::Pool::announce_free`].

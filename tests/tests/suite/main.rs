@@ -19,6 +19,7 @@ mod hooks;
 mod last_error;
 mod marks;
 mod modes;
+mod names;
 mod observer;
 mod parts;
 mod pinned_copies;
