@@ -34,7 +34,11 @@ pub struct PoolStats {
     pub frees: u64,
     /// Allocations served from memory that the pool held already.
     pub reuses: u64,
-    /// Allocations that took memory which another stream had freed and made their own stream, or the host, wait for it.
+    /// Allocations that took memory from another stream, whose mark it still had. (Memory whose work was seen to have finished
+    /// has lost its marks, and is idle: to take that is no steal.)
+    pub steals: u64,
+    /// Those of the steals that made their own stream, or the host, wait for the other one's work; for the rest that was
+    /// known to have finished by then.
     pub waits: u64,
     /// Segments obtained from CUDA; with virtual memory, growths that made new chunks.
     pub growths: u64,
@@ -90,6 +94,21 @@ impl DeviceStats {
     }
 }
 
+/// What was copied and filled, in bytes: by all calls of a manager that the runtime has accepted. What is captured into a
+/// graph counts once, when it is captured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Copied {
+    /// From host to device memory.
+    pub host_to_device: u64,
+    /// From device to host memory.
+    pub device_to_host: u64,
+    /// Within device memory, and between devices.
+    pub device_to_device: u64,
+    /// Filled with one value.
+    pub memset: u64,
+}
+
 /// The figures of a manager.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -98,6 +117,8 @@ pub struct Stats {
     pub device: Vec<DeviceStats>,
     /// The pinned pool.
     pub pinned: PoolStats,
+    /// What was copied and filled through the manager.
+    pub copied: Copied,
     /// Failures in drops, which had nobody to report to.
     pub drop_failures: u64,
     /// CUDA calls of this crate by name, in the whole process.
@@ -149,6 +170,56 @@ impl Fragmentation {
             .next()
             .map_or_else(Default::default, |(_, pool)| *pool)
     }
+}
+
+/// What a pool had at the beginning of a [`PeakScope`](crate::PeakScope), and the most since then; bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Peak {
+    /// [`PoolStats::in_use`] at the beginning.
+    pub in_use_at_begin: usize,
+    /// [`PoolStats::reserved`] at the beginning.
+    pub reserved_at_begin: usize,
+    /// The highest `in_use` since then; where threads compete for the pool it may be too high by 1 % of what is reserved.
+    pub in_use: usize,
+    /// The highest `reserved` since then; 0 in the async modes.
+    pub reserved: usize,
+}
+
+impl Peak {
+    /// By how much `in_use` rose at most.
+    pub fn in_use_above_begin(&self) -> usize {
+        self.in_use.saturating_sub(self.in_use_at_begin)
+    }
+
+    /// By how much `reserved` rose at most.
+    pub fn reserved_above_begin(&self) -> usize {
+        self.reserved.saturating_sub(self.reserved_at_begin)
+    }
+}
+
+/// The peaks of one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct DevicePeaks {
+    /// Its ordinal.
+    pub device: i32,
+    /// The manager's own pool.
+    pub best_fit: Peak,
+    /// Blocks of `cudaMallocAsync`.
+    pub async_stream_ordered: Peak,
+    /// Blocks of the manager's `cudaMemPool_t`.
+    pub cuda_async_pool: Peak,
+}
+
+/// The peaks of a manager's pools between two moments, see [`MemoryManager::peak_scope`](crate::MemoryManager::peak_scope).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Peaks {
+    /// Each device that has been used.
+    pub device: Vec<DevicePeaks>,
+    /// The pinned pool.
+    pub pinned: Peak,
 }
 
 /// What the driver holds for an async mode, from the attributes of its memory pool.

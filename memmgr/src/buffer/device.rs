@@ -37,7 +37,6 @@ impl MemoryManager {
         let (address, home) =
             self.inner
                 .allocate_device(device, bytes, Some(handle_of(stream)), false)?;
-        self.inner.note_site(home, address);
         let block = Block {
             inner: self.inner.clone(),
             address,

@@ -30,7 +30,6 @@ impl MemoryManager {
         let _called = checker::called_here();
         let bytes = bytes_of::<T>(len)?;
         let address = self.inner.allocate_pinned(bytes, false)?;
-        self.inner.note_site(Home::Pinned, address);
         let block = Block {
             inner: self.inner.clone(),
             address,

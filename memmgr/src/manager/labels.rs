@@ -107,9 +107,8 @@ impl Inner {
     }
 
     /// Keeps where the caller was called with a block that was just handed out, if that is wanted.
-    #[inline]
     #[track_caller]
-    pub fn note_site(&self, home: Home, address: usize) {
+    pub(super) fn note_site(&self, home: Home, address: usize) {
         if self.call_sites {
             self.keep_site(home, address, Location::caller());
         }

@@ -3,12 +3,15 @@
 pub(crate) mod adopted;
 mod inner;
 mod labels;
+mod peaks;
 mod release;
 mod rescue;
+mod traffic;
 mod warm_up;
 
 pub(crate) use inner::{Home, Inner};
 pub use labels::LiveBlock;
+pub use peaks::PeakScope;
 
 use crate::{
     capture, checker,
@@ -126,6 +129,7 @@ impl MemoryManager {
                 mode: AtomicU8::new(config.mode.index()),
                 pinned_fallback: config.pinned_fallback,
                 call_sites: config.call_sites,
+                is_plain: misconfigured.is_none() && !config.call_sites,
                 config: Mutex::new(config),
                 misconfigured,
                 adopted: Default::default(),
@@ -133,6 +137,7 @@ impl MemoryManager {
                 observed,
                 drop_failures: AtomicU64::new(0),
                 last_drop_failure: Mutex::new(None),
+                traffic: Default::default(),
                 fallback_reported: AtomicBool::new(false),
             }),
         }
@@ -150,9 +155,7 @@ impl MemoryManager {
     #[track_caller]
     pub fn allocate_pinned(&self, size: usize) -> Result<*mut c_void> {
         let _called = checker::called_here();
-        let address = self.inner.allocate_pinned(size, true)?;
-        self.inner.note_site(Home::Pinned, address);
-        Ok(cuda::pointer(address))
+        self.inner.allocate_pinned(size, true).map(cuda::pointer)
     }
 
     /// Gives pinned memory back (reference: `freePinned`). It is not handed out again before every copy made through
@@ -213,8 +216,7 @@ impl MemoryManager {
         }
         process::gate()?;
         let device = context::current_device()?;
-        let (address, home) = self.inner.allocate_device(device, size, None, true)?;
-        self.inner.note_site(home, address);
+        let (address, _) = self.inner.allocate_device(device, size, None, true)?;
         Ok(cuda::pointer(address))
     }
 
@@ -228,8 +230,7 @@ impl MemoryManager {
         if size == 0 {
             return Ok(std::ptr::null_mut());
         }
-        let (address, home) = self.inner.allocate_device(ordinal, size, None, true)?;
-        self.inner.note_site(home, address);
+        let (address, _) = self.inner.allocate_device(ordinal, size, None, true)?;
         Ok(cuda::pointer(address))
     }
 
@@ -264,13 +265,11 @@ impl MemoryManager {
         let handle = handle_of(stream);
         let device = handle.device();
         if let Some(address) = self.inner.hit(device, size, Some(handle), true) {
-            self.inner.note_site(Home::Pool(device), address);
             return Ok(cuda::pointer(address));
         }
-        let (address, home) =
+        let (address, _) =
             self.inner
                 .allocate_device_at_length(device, size, Some(handle), true)?;
-        self.inner.note_site(home, address);
         Ok(cuda::pointer(address))
     }
 
@@ -415,7 +414,11 @@ impl MemoryManager {
                 },
             );
             // SAFETY: as this function demands; the handle is alive.
-            unsafe { cuda::memcpy_2d_async(dst, src, width, height, kind, handle.raw()) }
+            unsafe { cuda::memcpy_2d_async(dst, src, width, height, kind, handle.raw())? };
+            self.inner
+                .traffic
+                .add_copy(kind, width.saturating_mul(height));
+            Ok(())
         })
     }
 
@@ -469,8 +472,10 @@ impl MemoryManager {
         self.inner.submit(handle, spans, || {
             // SAFETY: as this function demands; the handle is alive.
             unsafe {
-                cuda::memset_2d_async(Rows { start, pitch }, value, width, height, handle.raw())
-            }
+                cuda::memset_2d_async(Rows { start, pitch }, value, width, height, handle.raw())?
+            };
+            self.inner.traffic.add_fill(width.saturating_mul(height));
+            Ok(())
         })
     }
 
@@ -651,6 +656,7 @@ impl MemoryManager {
                 })
                 .collect(),
             pinned: self.inner.pinned.stats(),
+            copied: self.inner.traffic.copied(),
             drop_failures: self.inner.drop_failures.load(Ordering::Relaxed),
             cuda_calls: cuda::cuda_calls(),
         }

@@ -16,6 +16,7 @@ mod miss;
 pub(crate) mod native;
 pub(crate) mod observer;
 mod order;
+mod peaks;
 mod recorded;
 pub(crate) mod segment;
 mod uses;
@@ -23,6 +24,7 @@ mod uses;
 pub(crate) use labels::Label;
 pub(crate) use live::Freed;
 pub(crate) use miss::{Busy, Seen, is_refused_by_limit};
+pub(crate) use peaks::{FIRST_SCOPE, High};
 pub(crate) use recorded::{Span, Use, Users, pending_uses, query_all, record};
 pub(crate) use uses::{BlockRange, check_inside};
 
@@ -45,6 +47,7 @@ use live::{Extra, Extras, Live, Place as StreamPlace};
 use miss::Request;
 use observer::{By, Observed, SegmentChange};
 use order::{Order, SETTLE_BUDGET};
+use peaks::Peaks;
 use segment::{Capacity, Source};
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -64,8 +67,10 @@ pub(crate) struct PoolConfig {
 /// Counters that the space does not keep.
 #[derive(Debug, Default)]
 struct Counters {
+    /// The highest since a peak was asked for anew: `peaks` has what was before.
     peak_in_use: usize,
     peak_reserved: usize,
+    peaks: Peaks,
     /// The largest request that was not served at the first look.
     largest_miss: usize,
     /// What was asked for of all live blocks, in bytes; wraps, as what the front's lanes count is added to it.
@@ -77,6 +82,7 @@ struct Counters {
     /// Those of them that needed no new segment.
     reuses: u64,
     waits: u64,
+    steals: u64,
     growths: u64,
     moves: u64,
     /// Bytes of chunks that have moved, and of those that were made.
@@ -352,6 +358,7 @@ impl Pool {
         let asked = counters.asked.wrapping_add(front.asked);
         let hits = counters.hits.wrapping_add(front.handed_out);
         let allocations = hits.saturating_add(counters.served);
+        let peak = counters.peaks.since_reset(state.watermark());
         PoolStats {
             in_use: space.in_use,
             reserved: space.reserved,
@@ -360,13 +367,14 @@ impl Pool {
             largest_idle: space.largest_idle,
             internal_waste: space.in_use.saturating_sub(asked),
             largest_miss: counters.largest_miss,
-            peak_in_use: counters.peak_in_use,
-            peak_reserved: counters.peak_reserved,
+            peak_in_use: peak.in_use,
+            peak_reserved: peak.reserved,
             allocations,
             // Each block that was handed out is live or was freed.
             frees: allocations.saturating_sub(space.live_blocks as u64),
             reuses: hits.saturating_add(counters.reuses),
             waits: counters.waits,
+            steals: counters.steals,
             growths: counters.growths,
             moves: counters.moves,
             failures: counters.failures,
@@ -396,10 +404,32 @@ impl Pool {
     pub fn reset_peak(&self) {
         self.flush_front();
         let mut state = self.state.lock();
-        let stats = state.space.stats();
-        state.counters.peak_in_use = stats.in_use;
-        state.counters.peak_reserved = stats.reserved;
+        let watermark = state.watermark();
+        state.counters.peaks.reset(watermark);
+        state.restart_watermark();
         state.counters.largest_miss = 0;
+    }
+
+    /// A scope begins to watch the peaks; what is the case now.
+    pub fn begin_peak(&self, scope: u64) -> High {
+        self.flush_front();
+        let mut state = self.state.lock();
+        let watermark = state.watermark();
+        state.counters.peaks.begin(scope, watermark);
+        state.restart_watermark()
+    }
+
+    /// The peaks since a scope began.
+    pub fn peak_since(&self, scope: u64) -> High {
+        let state = self.state.lock();
+        state.counters.peaks.since(scope, state.watermark())
+    }
+
+    /// A scope has ended.
+    pub fn end_peak(&self, scope: u64) {
+        let mut state = self.state.lock();
+        let watermark = state.watermark();
+        state.counters.peaks.end(scope, watermark);
     }
 
     /// What was asked for of a live block, in bytes.
@@ -513,6 +543,25 @@ impl State {
     fn take_usable_on(&mut self, request: Request<'_>) -> Option<usize> {
         let place = request.on.map(|on| self.order.place(on.core()));
         self.take_usable(request.size, place, request.raw)
+    }
+
+    /// The highest since [`State::restart_watermark`].
+    fn watermark(&self) -> High {
+        High {
+            in_use: self.counters.peak_in_use,
+            reserved: self.counters.peak_reserved,
+        }
+    }
+
+    /// Lets the watermark start again at what is the case now.
+    fn restart_watermark(&mut self) -> High {
+        let now = High {
+            in_use: self.space.in_use(),
+            reserved: self.space.reserved(),
+        };
+        self.counters.peak_in_use = now.in_use;
+        self.counters.peak_reserved = now.reserved;
+        now
     }
 
     /// Enters a block that was just taken.

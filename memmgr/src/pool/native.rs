@@ -6,7 +6,9 @@
 
 use super::{
     Announced, BlockRange, FreeOn, Freed, Label, LiveRange, Span, Use, Users, best_fit, freed_by,
-    leave_to_graph, pending_uses, query_all, record,
+    leave_to_graph,
+    peaks::{High, Peaks},
+    pending_uses, query_all, record,
     segment::internal_stream,
     uses::{check_inside, kept_by_a_graph},
 };
@@ -42,6 +44,9 @@ pub(crate) enum Family {
     Own,
 }
 
+/// Both.
+pub(crate) const FAMILIES: [Family; 2] = [Family::Current, Family::Own];
+
 impl Family {
     /// The family that serves a mode.
     pub fn of(mode: DeviceAllocatorMode) -> Option<Self> {
@@ -69,13 +74,22 @@ struct Block {
 #[derive(Debug, Default)]
 struct State {
     blocks: BTreeMap<usize, Block>,
+    /// The peak is the highest since one was asked for anew: `peaks` has what was before.
     stats: [PoolStats; 2],
+    peaks: [Peaks; 2],
     /// Blocks whose free could not be submitted where it was asked for (in a host function, or behind a stream that is being
     /// captured): the next call that can does it.
     parked: Vec<(usize, Vec<Arc<Fence>>)>,
     /// Points of streams on which blocks were freed that the host has not seen to be free since, by the stream's uid:
     /// open ones, or, on a per-thread stream, the last free.
     freed_on: BTreeMap<u64, Arc<Fence>>,
+}
+
+fn watermark(stats: &PoolStats) -> High {
+    High {
+        in_use: stats.peak_in_use,
+        reserved: 0,
+    }
 }
 
 /// What managers left that were dropped in a host function.
@@ -710,12 +724,45 @@ impl Native {
 
     /// The figures of one family.
     pub fn stats(&self, family: Family) -> PoolStats {
-        lock(&self.state).stats[family as usize]
+        let state = lock(&self.state);
+        let family = family as usize;
+        let stats = state.stats[family];
+        PoolStats {
+            peak_in_use: state.peaks[family].since_reset(watermark(&stats)).in_use,
+            ..stats
+        }
+    }
+
+    /// As [`super::Pool::begin_peak`]; nothing is known of what the driver holds.
+    pub fn begin_peak(&self, family: Family, scope: u64) -> High {
+        let mut state = lock(&self.state);
+        let State { stats, peaks, .. } = &mut *state;
+        let stats = &mut stats[family as usize];
+        peaks[family as usize].begin(scope, watermark(stats));
+        stats.peak_in_use = stats.in_use;
+        watermark(stats)
+    }
+
+    /// As [`super::Pool::peak_since`].
+    pub fn peak_since(&self, family: Family, scope: u64) -> High {
+        let state = lock(&self.state);
+        let family = family as usize;
+        state.peaks[family].since(scope, watermark(&state.stats[family]))
+    }
+
+    /// As [`super::Pool::end_peak`].
+    pub fn end_peak(&self, family: Family, scope: u64) {
+        let mut state = lock(&self.state);
+        let State { stats, peaks, .. } = &mut *state;
+        peaks[family as usize].end(scope, watermark(&stats[family as usize]));
     }
 
     /// Sets the peaks to what is the case now, also in the driver's pool if `family` owns one.
     pub fn reset_peak(&self) {
-        for stats in &mut lock(&self.state).stats {
+        let mut state = lock(&self.state);
+        let State { stats, peaks, .. } = &mut *state;
+        for (stats, peaks) in stats.iter_mut().zip(peaks) {
+            peaks.reset(watermark(stats));
             stats.peak_in_use = stats.in_use;
         }
     }

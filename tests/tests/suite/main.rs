@@ -14,6 +14,7 @@ mod bad_input;
 mod best_fit;
 mod configuration;
 mod devices;
+mod figures;
 mod hit_path;
 mod hooks;
 mod last_error;
