@@ -100,6 +100,7 @@ pub mod planted;
 mod planted;
 mod pool;
 mod process;
+mod prometheus;
 mod scope;
 mod source;
 mod stats;

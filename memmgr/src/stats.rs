@@ -1,9 +1,11 @@
-//! What is in use, held, and done: the figures of pools and managers. All sizes are bytes.
+//! What is in use, held, and done: the figures of pools and managers. All sizes are bytes. With the feature `serde` all of them
+//! can be serialized, by the names of their fields.
 
 use crate::source::DeviceSource;
 
 /// The figures of one pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PoolStats {
     /// Live blocks, rounded up to the granule.
@@ -71,6 +73,7 @@ impl PoolStats {
 
 /// The figures of one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DeviceStats {
     /// Its ordinal.
@@ -97,6 +100,7 @@ impl DeviceStats {
 /// What was copied and filled, in bytes: by all calls of a manager that the runtime has accepted. What is captured into a
 /// graph counts once, when it is captured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Copied {
     /// From host to device memory.
@@ -111,6 +115,7 @@ pub struct Copied {
 
 /// The figures of a manager.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
     /// Each device that has been used.
@@ -122,7 +127,17 @@ pub struct Stats {
     /// Failures in drops, which had nobody to report to.
     pub drop_failures: u64,
     /// CUDA calls of this crate by name, in the whole process.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "as_map"))]
     pub cuda_calls: Vec<(&'static str, u64)>,
+}
+
+/// Calls by name.
+#[cfg(feature = "serde")]
+fn as_map<S: serde::Serializer>(
+    calls: &[(&'static str, u64)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(calls.iter().copied())
 }
 
 impl Stats {
@@ -139,6 +154,7 @@ impl Stats {
 
 /// How the idle memory of one pool lies, see [`MemoryManager::fragmentation`](crate::MemoryManager::fragmentation); bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct PoolFragmentation {
     /// Idle, but in pieces shorter than the largest miss.
@@ -154,6 +170,7 @@ pub struct PoolFragmentation {
 /// How the idle memory of a manager's own pools lies, see
 /// [`MemoryManager::fragmentation`](crate::MemoryManager::fragmentation).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Fragmentation {
     /// The own pool of each device that has been used, by ordinal.
@@ -174,6 +191,7 @@ impl Fragmentation {
 
 /// What a pool had at the beginning of a [`PeakScope`](crate::PeakScope), and the most since then; bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Peak {
     /// [`PoolStats::in_use`] at the beginning.
@@ -200,6 +218,7 @@ impl Peak {
 
 /// The peaks of one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DevicePeaks {
     /// Its ordinal.
@@ -214,6 +233,7 @@ pub struct DevicePeaks {
 
 /// The peaks of a manager's pools between two moments, see [`MemoryManager::peak_scope`](crate::MemoryManager::peak_scope).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Peaks {
     /// Each device that has been used.
@@ -224,6 +244,7 @@ pub struct Peaks {
 
 /// What the driver holds for an async mode, from the attributes of its memory pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct NativePoolUsage {
     /// Live bytes (`cudaMemPoolAttrUsedMemCurrent`).
     pub used: usize,
@@ -233,4 +254,48 @@ pub struct NativePoolUsage {
     pub reserved: usize,
     /// The highest of them (`cudaMemPoolAttrReservedMemHigh`).
     pub reserved_high: usize,
+}
+
+#[cfg(all(test, feature = "serde"))]
+mod tests {
+    use super::*;
+    use crate::DeviceAllocatorMode;
+    use serde_json::{json, to_value};
+
+    #[test]
+    fn figures_are_serialized_by_name_and_modes_as_they_are_printed() {
+        let pool = PoolStats {
+            in_use: 256,
+            steals: 3,
+            ..PoolStats::default()
+        };
+        let stats = Stats {
+            device: vec![DeviceStats {
+                device: 1,
+                source: DeviceSource::Virtual,
+                best_fit: pool,
+                ..DeviceStats::default()
+            }],
+            copied: Copied {
+                memset: 7,
+                ..Copied::default()
+            },
+            cuda_calls: vec![("cudaMalloc", 2)],
+            ..Stats::default()
+        };
+        let value = to_value(&stats).unwrap();
+        let device = &value["device"][0];
+        assert_eq!(device["best_fit"]["in_use"], 256);
+        assert_eq!(device["best_fit"]["steals"], 3);
+        assert_eq!(device["source"], "vmm");
+        assert_eq!(device["requested_source"], "auto");
+        assert_eq!(value["copied"]["memset"], 7);
+        assert_eq!(value["cuda_calls"], json!({ "cudaMalloc": 2 }));
+        for mode in DeviceAllocatorMode::ALL {
+            assert_eq!(to_value(mode).unwrap(), mode.to_string());
+        }
+        for source in DeviceSource::ALL {
+            assert_eq!(to_value(source).unwrap(), source.to_string());
+        }
+    }
 }
