@@ -169,6 +169,15 @@ impl Output {
         Ok(Self::Replace(target, Some(found.permissions())))
     }
 
+    /// Whether both are standard output or the same file.
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Stdout, Self::Stdout) => true,
+            (Self::Replace(one, _), Self::Replace(other, _)) => one == other,
+            _ => false,
+        }
+    }
+
     /// Writes `rows`. A file is written whole or not at all: a reader never sees half of one.
     pub fn write<R: Serialize>(self, rows: &[R]) -> io::Result<()> {
         let mut text = serde_json::to_vec_pretty(rows)?;

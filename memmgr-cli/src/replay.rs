@@ -18,7 +18,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
-use memmgr::{DeviceAllocatorMode, MemoryManager};
+use memmgr::{DeviceAllocatorMode, MemoryManager, Stats};
 
 use crate::cuda;
 use crate::device::{self, Machine};
@@ -92,18 +92,23 @@ pub fn cannot_write(path: &Path, error: io::Error) -> Failure {
     Failure::message(format!("cannot write {}: {error}", path.display()))
 }
 
+/// Looks whether results can be written there.
+fn prepared<'a>(path: Option<&'a Path>, traces: &[PathBuf]) -> Result<Option<Json<'a>>> {
+    let Some(path) = path else { return Ok(None) };
+    let output = Output::prepare(path, traces).map_err(|error| cannot_write(path, error))?;
+    Ok(Some((path, output)))
+}
+
 /// Replays all traces in all modes that were asked for.
 pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> Result<()> {
-    let json = match &options.json {
-        None => None,
-        Some(path) => {
-            let output = Output::prepare(path, &options.traces);
-            Some((
-                path.as_path(),
-                output.map_err(|error| cannot_write(path, error))?,
-            ))
-        }
-    };
+    let json = prepared(options.json.as_deref(), &options.traces)?;
+    let prometheus = prepared(options.prometheus.as_deref(), &options.traces)?;
+    if let (Some((path, one)), Some((_, other))) = (&json, &prometheus)
+        && one.is_same(other)
+    {
+        let error = io::Error::other("--json and --prometheus name the same file");
+        return Err(cannot_write(path, error));
+    }
     let traces = load(&options.traces)?;
     let peak = traces.iter().map(|t| t.trace.peak_live).max().unwrap_or(0);
     // A device that is larger than the limit that is looked for.
@@ -126,7 +131,7 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
     let modes = options.mode.modes();
     let events: usize = traces.iter().map(|t| t.trace.events.len()).sum();
     let bar = progress::bar(2 * events * modes.len());
-    let mut rows = Vec::new();
+    let (mut rows, mut last) = (Vec::new(), Stats::default());
     for named in &traces {
         bar.set_message(named.name.clone());
         let first = rows.len();
@@ -143,7 +148,7 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
                     continue;
                 }
             }
-            let row = replay(named, granted, options.device, &bar);
+            let row = replay(named, granted, options.device, &bar, &mut last);
             rows.push(row.map_err(|failure| {
                 let name = &named.name;
                 Failure::message(format!("{name} in mode {granted}: {failure}"))
@@ -160,6 +165,11 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
     if let Some((path, output)) = json {
         output
             .write(&rows)
+            .map_err(|error| cannot_write(path, error))?;
+    }
+    if let Some((path, output)) = prometheus {
+        output
+            .write_bytes(last.to_prometheus().as_bytes())
             .map_err(|error| cannot_write(path, error))?;
     }
     Ok(())
@@ -182,12 +192,13 @@ fn warn_of_failures(rows: &[json::Row], ordinal: i32) -> Result<()> {
     Ok(())
 }
 
-/// Both passes of one trace in one mode, with a manager and streams of their own.
+/// Both passes of one trace in one mode, with a manager and streams of their own, whose figures afterwards are `last`.
 fn replay(
     named: &Named,
     mode: DeviceAllocatorMode,
     ordinal: i32,
     bar: &ProgressBar,
+    last: &mut Stats,
 ) -> Result<json::Row> {
     let trace = &named.trace;
     let manager = MemoryManager::new(device::config()?.mode(mode))?;
@@ -210,6 +221,7 @@ fn replay(
         .as_ref()
         .map(json::Waste::from);
     drop(managed);
+    *last = manager.stats();
     manager.shutdown()?;
     Ok(json::Row {
         trace: named.name.clone(),
