@@ -663,7 +663,7 @@ impl MemoryManager {
     }
 
     /// What of the idle memory of the manager's own pools lies in pieces that the largest request so far could not use;
-    /// makes no CUDA call. Takes time in proportion to the number of blocks: about 0.5 ms for 100,000. All zero in a
+    /// makes no CUDA call. Takes time in proportion to the number of blocks: a few nanoseconds each. All zero in a
     /// forked child.
     pub fn fragmentation(&self) -> Fragmentation {
         if process::is_forked() {
