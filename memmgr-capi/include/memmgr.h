@@ -75,7 +75,7 @@ typedef struct memmgr_pool_stats {
   uint64_t frees;
   // Allocations served from memory that was used before.
   uint64_t reuses;
-  // Allocations that had to wait for another stream.
+  // Allocations that took memory which still had the mark of another stream, and had to wait for that.
   uint64_t waits;
   // How often the pool grew.
   uint64_t growths;
@@ -85,10 +85,14 @@ typedef struct memmgr_pool_stats {
   size_t live_blocks;
   // What live blocks hold beyond what was asked for.
   size_t internal_waste;
-  // What is idle and was of no use to the largest request that found nothing.
-  size_t external_waste;
   // The largest request that found nothing.
   size_t largest_miss;
+  // Allocations that took memory which still had the mark of another stream, those that had to wait included.
+  uint64_t steals;
+  // Blocks divided in two.
+  uint64_t splits;
+  // Neighbouring free blocks joined.
+  uint64_t merges;
 } memmgr_pool_stats;
 
 // Asked when a request found no memory, without a lock held: it may free memory, through the manager too. `requested` is in
@@ -128,6 +132,19 @@ enum memmgr_status memmgr_device_stats(int32_t device,
                                        int32_t mode,
                                        struct memmgr_pool_stats *out,
                                        size_t size);
+
+// What is idle in a device's own pool, or in the pinned pool for device -1, and was of no use to the largest request that
+// found nothing; bytes. Looks at every block.
+enum memmgr_status memmgr_external_waste(int32_t device,
+                                         size_t *bytes);
+
+// Writes all figures in Prometheus' text format, with a zero byte behind them, into `buf`, which has `len` bytes; and how many
+// bytes that takes, the zero byte included, to `needed` (unless that is null). Where `len` is less, nothing is written to
+// `buf`, which may be null then, and the call fails but for `len` 0. Figures grow longer as they grow: ask for the length,
+// and leave some room.
+enum memmgr_status memmgr_stats_prometheus(char *buf,
+                                           size_t len,
+                                           size_t *needed);
 
 // Lets the peaks begin anew at what is there now.
 enum memmgr_status memmgr_reset_peaks(void);

@@ -179,6 +179,15 @@ assert library.memmgr_allocate_device_at(0, ctypes.c_size_t(1000), ctypes.byref(
 figures = memmgr.stats()
 assert (figures.in_use, figures.live_blocks, figures.internal_waste) == (1024, 1, 24), figures
 assert figures.allocations == 1 and figures.reserved >= figures.peak_in_use == 1024, figures
+lines = memmgr.prometheus().splitlines()
+labels = 'pool=\"device\",device=\"0\",mode=\"pool\",backend=\"simulated\"'
+assert 'memmgr_in_use_bytes{%s} 1024' % labels in lines, lines
+assert 'memmgr_allocations_total{%s} 1' % labels in lines, lines
+needed, short = ctypes.c_size_t(), ctypes.create_string_buffer(8)
+assert library.memmgr_stats_prometheus(short, ctypes.c_size_t(8), ctypes.byref(needed)) != 0
+assert needed.value > 1000 and short.raw == bytes(8), needed
+waste = ctypes.c_size_t(7)
+assert library.memmgr_external_waste(0, ctypes.byref(waste)) == 0 and waste.value == 0
 assert library.memmgr_free_device(block) == 0
 assert memmgr.trim() > 0 and memmgr.stats().reserved == 0
 try:

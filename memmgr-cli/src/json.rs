@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use tempfile::{Builder, NamedTempFile};
 
-use crate::table::people;
+use crate::{replay::pass::AtPeak, table::people};
 
 /// One trace replayed in one mode.
 #[derive(Clone, Debug, Serialize)]
@@ -81,13 +81,13 @@ pub struct Waste {
     pub largest_miss: u64,
 }
 
-impl From<&memmgr::PoolStats> for Waste {
-    fn from(of: &memmgr::PoolStats) -> Self {
+impl From<&AtPeak> for Waste {
+    fn from(of: &AtPeak) -> Self {
         Self {
-            internal: of.internal_waste as u64,
-            external: of.external_waste as u64,
-            pending: of.pending as u64,
-            largest_miss: of.largest_miss as u64,
+            internal: of.stats.internal_waste as u64,
+            external: of.fragmentation.external_waste as u64,
+            pending: of.stats.pending as u64,
+            largest_miss: of.stats.largest_miss as u64,
         }
     }
 }
@@ -182,6 +182,15 @@ impl Output {
         let target = followed(path)?;
         new_file(&target).map(drop)?;
         Ok(Self::Replace(target, Some(found.permissions())))
+    }
+
+    /// Whether both are standard output or the same file.
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Stdout, Self::Stdout) => true,
+            (Self::Replace(one, _), Self::Replace(other, _)) => one == other,
+            _ => false,
+        }
     }
 
     /// Writes `rows`. A file is written whole or not at all: a reader never sees half of one.

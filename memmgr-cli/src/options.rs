@@ -125,6 +125,11 @@ pub struct ReplayOptions {
     /// output: everything else goes to standard error then. It must not be one of the traces.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Also write the figures of the last trace and mode to this file, in Prometheus' text format
+    ///
+    /// As they are when both passes are over. The file is written as that of --json; `-` is standard output.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["lag", "capacity"])]
+    pub prometheus: Option<PathBuf>,
     /// The device to use, as `memmgr info` numbers them
     #[arg(
         long,

@@ -11,14 +11,14 @@
 
 mod capacity;
 mod lag;
-mod pass;
+pub mod pass;
 mod work;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
-use memmgr::{DeviceAllocatorMode, MemoryManager};
+use memmgr::{DeviceAllocatorMode, MemoryManager, Stats};
 
 use crate::cuda;
 use crate::device::{self, Machine};
@@ -92,18 +92,23 @@ pub fn cannot_write(path: &Path, error: io::Error) -> Failure {
     Failure::message(format!("cannot write {}: {error}", path.display()))
 }
 
+/// Looks whether results can be written there.
+fn prepared<'a>(path: Option<&'a Path>, traces: &[PathBuf]) -> Result<Option<Json<'a>>> {
+    let Some(path) = path else { return Ok(None) };
+    let output = Output::prepare(path, traces).map_err(|error| cannot_write(path, error))?;
+    Ok(Some((path, output)))
+}
+
 /// Replays all traces in all modes that were asked for.
 pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> Result<()> {
-    let json = match &options.json {
-        None => None,
-        Some(path) => {
-            let output = Output::prepare(path, &options.traces);
-            Some((
-                path.as_path(),
-                output.map_err(|error| cannot_write(path, error))?,
-            ))
-        }
-    };
+    let json = prepared(options.json.as_deref(), &options.traces)?;
+    let prometheus = prepared(options.prometheus.as_deref(), &options.traces)?;
+    if let (Some((path, one)), Some((_, other))) = (&json, &prometheus)
+        && one.is_same(other)
+    {
+        let error = io::Error::other("--json and --prometheus name the same file");
+        return Err(cannot_write(path, error));
+    }
     let traces = load(&options.traces)?;
     let peak = traces.iter().map(|t| t.trace.peak_live).max().unwrap_or(0);
     // A device that is larger than the limit that is looked for.
@@ -125,8 +130,13 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
     }
     let modes = options.mode.modes();
     let events: usize = traces.iter().map(|t| t.trace.events.len()).sum();
+<<<<<<< HEAD
     let bar = progress::bar(options.passes * events * modes.len());
     let mut rows = Vec::new();
+=======
+    let bar = progress::bar(2 * events * modes.len());
+    let (mut rows, mut last) = (Vec::new(), Stats::default());
+>>>>>>> stats
     for named in &traces {
         bar.set_message(named.name.clone());
         let first = rows.len();
@@ -143,7 +153,11 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
                     continue;
                 }
             }
+<<<<<<< HEAD
             let row = replay(named, granted, options, &bar);
+=======
+            let row = replay(named, granted, options.device, &bar, &mut last);
+>>>>>>> stats
             rows.push(row.map_err(|failure| {
                 let name = &named.name;
                 Failure::message(format!("{name} in mode {granted}: {failure}"))
@@ -160,6 +174,11 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
     if let Some((path, output)) = json {
         output
             .write(&rows)
+            .map_err(|error| cannot_write(path, error))?;
+    }
+    if let Some((path, output)) = prometheus {
+        output
+            .write_bytes(last.to_prometheus().as_bytes())
             .map_err(|error| cannot_write(path, error))?;
     }
     Ok(())
@@ -182,12 +201,17 @@ fn warn_of_failures(rows: &[json::Row], ordinal: i32) -> Result<()> {
     Ok(())
 }
 
+<<<<<<< HEAD
 /// All passes of one trace in one mode, with a manager and streams of their own.
+=======
+/// Both passes of one trace in one mode, with a manager and streams of their own, whose figures afterwards are `last`.
+>>>>>>> stats
 fn replay(
     named: &Named,
     mode: DeviceAllocatorMode,
     options: &ReplayOptions,
     bar: &ProgressBar,
+    last: &mut Stats,
 ) -> Result<json::Row> {
     let (trace, ordinal) = (&named.trace, options.device);
     let manager = MemoryManager::new(device::config()?.mode(mode))?;
@@ -208,8 +232,13 @@ fn replay(
         stream.synchronize()?;
     }
     let own = mode == DeviceAllocatorMode::BestFitPool;
-    let at_peak = managed.at_peak.filter(|_| own);
+    let waste = managed
+        .at_peak
+        .filter(|_| own)
+        .as_ref()
+        .map(json::Waste::from);
     drop(managed);
+    *last = manager.stats();
     manager.shutdown()?;
     Ok(json::Row {
         trace: named.name.clone(),
@@ -225,10 +254,10 @@ fn replay(
         reserved_by_pass_bytes: reserved,
         waits: usage.waits,
         failures: passes.iter().map(|pass| pass.failures).sum(),
-        internal_waste_bytes: at_peak.map(|of| of.internal_waste as u64),
-        external_waste_bytes: at_peak.map(|of| of.external_waste as u64),
-        pending_bytes: at_peak.map(|of| of.pending as u64),
-        largest_miss_bytes: at_peak.map(|of| of.largest_miss as u64),
+        internal_waste_bytes: waste.as_ref().map(|of| of.internal),
+        external_waste_bytes: waste.as_ref().map(|of| of.external),
+        pending_bytes: waste.as_ref().map(|of| of.pending),
+        largest_miss_bytes: waste.as_ref().map(|of| of.largest_miss),
     })
 }
 

@@ -850,3 +850,51 @@ fn a_reader_that_goes_away_is_no_error() {
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     assert!(output.status.success());
 }
+
+#[test]
+fn the_last_figures_are_written_for_prometheus_beside_the_json() {
+    let trace = file(
+        "small.csv",
+        format!("{HEADER}\n0,0,allocate,0x1,1000,0x0\n"),
+    );
+    let (text, rows) = (file("figures.prom", "old"), file("rows.json", ""));
+    success(
+        memmgr()
+            .args(["replay", "--mode", "pool"])
+            .args([&trace.path, Path::new("--prometheus"), &text.path])
+            .args([Path::new("--json"), &rows.path]),
+    );
+    let text = std::fs::read_to_string(&text.path).expect("read");
+    let labels = r#"{pool="device",device="0",mode="pool",backend="simulated"}"#;
+    for line in [
+        // Once in each of the two passes.
+        format!("memmgr_allocations_total{labels} 2"),
+        format!("memmgr_peak_in_use_bytes{labels} 1024"),
+        format!("memmgr_in_use_bytes{labels} 0"),
+        "# TYPE memmgr_in_use_bytes gauge".to_owned(),
+    ] {
+        let there = text.lines().filter(|other| **other == line).count();
+        assert_eq!(there, 1, "{line}: {text}");
+    }
+    // Alone on standard output.
+    let (text, errors) = success_with_errors(
+        memmgr()
+            .args(["replay", "--mode", "async", "--prometheus", "-"])
+            .arg(&trace.path),
+    );
+    assert!(text.starts_with("# HELP memmgr_"), "{text}");
+    assert_eq!(errors.lines().next(), Some(BACKEND));
+    let message = failure(
+        memmgr()
+            .args(["replay", "--prometheus", "both", "--json", "both"])
+            .arg(&trace.path)
+            .current_dir(trace.folder.path()),
+    );
+    assert!(message.contains("name the same file"), "{message}");
+    let message = misuse(
+        memmgr()
+            .args(["replay", "--prometheus", "-", "--capacity", "1G"])
+            .arg(&trace.path),
+    );
+    assert!(message.contains("--capacity"), "{message}");
+}

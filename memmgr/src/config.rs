@@ -99,6 +99,10 @@ pub struct Config {
     pub mode: DeviceAllocatorMode,
     /// Growing first, or waiting first.
     pub reuse: Reuse,
+    /// Whether each block keeps the place in the program where it was allocated, for out-of-memory errors and reports of live
+    /// blocks; off by default. It costs an allocation and its free about as much again, and what threads hand to each other
+    /// without the lock is none of it.
+    pub call_sites: bool,
 }
 
 impl Default for Config {
@@ -120,6 +124,7 @@ impl Default for Config {
             shareable: false,
             mode: DeviceAllocatorMode::default(),
             reuse: Reuse::default(),
+            call_sites: false,
         }
     }
 }
@@ -167,6 +172,8 @@ impl Config {
         mode: DeviceAllocatorMode;
         /// Sets [`Config::reuse`].
         reuse: Reuse;
+        /// Sets [`Config::call_sites`].
+        call_sites: bool;
     }
 
     /// Sets [`Config::device_pool_limit_share`], 0.5 for half of the device.
@@ -180,7 +187,8 @@ impl Config {
     /// `MEMMGR_DEVICE_POOL_LIMIT`, `MEMMGR_PINNED_WARM_UP`, `MEMMGR_RELEASE_THRESHOLD` (bytes, or with a suffix K, M, G; the
     /// limit of the device pools also as `50%` of the device), `MEMMGR_RELEASE_AFTER` (milliseconds), `MEMMGR_DEVICE_SOURCE`
     /// (`auto`, `malloc`, `vmm`), `MEMMGR_PINNED_SOURCE` (`register`, `alloc`), `MEMMGR_PINNED_FALLBACK` (`on`, `off`),
-    /// `MEMMGR_DEVICE_ALLOCATOR` (`pool`, `async`, `cuda-pool`) and `MEMMGR_REUSE` (`speed`, `memory`).
+    /// `MEMMGR_DEVICE_ALLOCATOR` (`pool`, `async`, `cuda-pool`), `MEMMGR_REUSE` (`speed`, `memory`) and `MEMMGR_CALL_SITES`
+    /// (`1` or `on`, `0` or `off`).
     ///
     /// # Errors
     /// [`Error::InvalidSetting`] names the variable whose value cannot be read, or sizes that contradict each other.
@@ -256,6 +264,13 @@ impl Config {
                 "on" => true,
                 "off" => false,
                 _ => return Err(bad("MEMMGR_PINNED_FALLBACK", &text, "on or off")),
+            };
+        }
+        if let Some(text) = lookup("MEMMGR_CALL_SITES") {
+            config.call_sites = match text.trim() {
+                "1" | "on" => true,
+                "0" | "off" => false,
+                _ => return Err(bad("MEMMGR_CALL_SITES", &text, "1 or 0")),
             };
         }
         config.validate()?;
