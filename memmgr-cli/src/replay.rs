@@ -130,13 +130,8 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
     }
     let modes = options.mode.modes();
     let events: usize = traces.iter().map(|t| t.trace.events.len()).sum();
-<<<<<<< HEAD
     let bar = progress::bar(options.passes * events * modes.len());
-    let mut rows = Vec::new();
-=======
-    let bar = progress::bar(2 * events * modes.len());
     let (mut rows, mut last) = (Vec::new(), Stats::default());
->>>>>>> stats
     for named in &traces {
         bar.set_message(named.name.clone());
         let first = rows.len();
@@ -153,11 +148,7 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
                     continue;
                 }
             }
-<<<<<<< HEAD
-            let row = replay(named, granted, options, &bar);
-=======
-            let row = replay(named, granted, options.device, &bar, &mut last);
->>>>>>> stats
+            let row = replay(named, granted, options, &bar, &mut last);
             rows.push(row.map_err(|failure| {
                 let name = &named.name;
                 Failure::message(format!("{name} in mode {granted}: {failure}"))
@@ -201,11 +192,7 @@ fn warn_of_failures(rows: &[json::Row], ordinal: i32) -> Result<()> {
     Ok(())
 }
 
-<<<<<<< HEAD
-/// All passes of one trace in one mode, with a manager and streams of their own.
-=======
-/// Both passes of one trace in one mode, with a manager and streams of their own, whose figures afterwards are `last`.
->>>>>>> stats
+/// All passes of one trace in one mode, with a manager and streams of their own, whose figures afterwards are `last`.
 fn replay(
     named: &Named,
     mode: DeviceAllocatorMode,
