@@ -633,10 +633,10 @@ mod tests {
     fn a_name_takes_a_block_out_of_the_front_and_goes_with_it() {
         let (manager, stream) = contended();
         let name = || manager.live_blocks().pop().and_then(|block| block.name);
-        let block = manager.allocate_device_on(4096, &stream).unwrap();
-        free(&manager, block, &stream).unwrap();
         for named in ["first", "second"] {
             use_it();
+            let block = manager.allocate_device_on(4096, &stream).unwrap();
+            free(&manager, block, &stream).unwrap();
             assert_eq!(manager.allocate_device_on(4096, &stream).unwrap(), block);
             assert_eq!(name(), None);
             manager.name_block(block, named).unwrap();
