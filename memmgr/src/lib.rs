@@ -85,6 +85,7 @@ mod device;
 mod error;
 mod event;
 mod event_cache;
+pub mod events;
 mod foreign;
 pub mod graph;
 mod manager;

@@ -16,7 +16,7 @@ use crate::{
     pool::{
         Announced, BlockRange, FreeOn, LiveRange, Pool, PoolConfig, best_fit, is_refused_by_limit,
         native::{Family, Native},
-        observer::{By, Observed},
+        observer::{By, Observed, Told, What},
         segment::Source,
     },
     process,
@@ -308,19 +308,44 @@ impl Inner {
             native: None,
             trim: &trim,
         };
-        let address = match self.with_rescue(|| self.pinned.allocate(size, None, raw), served) {
+        let served = match self.with_rescue(|| self.pinned.allocate(size, None, raw), served) {
             Err(error) if self.pinned_fallback && error.is_out_of_memory() => {
                 self.allocate_pageable(size, raw, error)
             }
             other => other,
-        }?;
+        };
+        let address = served.inspect_err(|error| {
+            self.report(Place::Pinned, None, (0, size), None, What::Failure(error));
+        })?;
         drop(held);
         self.warmer.after_allocation(&self.pinned);
         self.releaser.after_growth();
-        self.observed.tell(|observer| {
-            observer.on_allocate(Place::Pinned, address..address + size, By::Host)
-        });
+        self.report(Place::Pinned, None, (address, size), None, What::Allocate);
         Ok(address)
+    }
+
+    /// Tells who listens of a block, by address and bytes, or of a request.
+    fn report(
+        &self,
+        place: Place,
+        mode: Option<DeviceAllocatorMode>,
+        (address, size): (usize, usize),
+        on: Option<&Handle>,
+        what: What<'_>,
+    ) {
+        if !self.observed.is_set() {
+            return;
+        }
+        let stream = on.map(|handle| handle.core().id());
+        self.observed.tell(&Told {
+            place,
+            mode,
+            address,
+            size,
+            by: stream.map_or(By::Host, By::Stream),
+            stream,
+            what,
+        });
     }
 
     /// A request for pinned memory that found none, served with pageable memory.
@@ -421,12 +446,12 @@ impl Inner {
             native: Some((state, family)),
             trim: &|| state.trim_to(0),
         };
-        let address = self.with_rescue(allocate, served)?;
+        let place = Place::Device(ordinal);
+        let mode = Some(family.map_or(DeviceAllocatorMode::BestFitPool, Family::mode));
+        let address = (self.with_rescue(allocate, served))
+            .inspect_err(|error| self.report(place, mode, (0, size), on, What::Failure(error)))?;
         self.releaser.after_growth();
-        self.observed.tell(|observer| {
-            let by = on.map_or(By::Host, |handle| By::Stream(handle.core().id()));
-            observer.on_allocate(Place::Device(ordinal), address..address + size, by);
-        });
+        self.report(place, mode, (address, size), on, What::Allocate);
         let home = if family.is_some() {
             Home::Native(ordinal)
         } else {
@@ -694,9 +719,16 @@ impl Inner {
                 }),
         };
         match announced {
-            Some((place, Announced::Now(size, by))) => {
-                self.observed
-                    .tell(|observer| observer.on_free(place, address..address + size, by));
+            Some((place, Announced::Now(leaving))) => {
+                self.observed.tell(&Told {
+                    place,
+                    mode: leaving.mode,
+                    address,
+                    size: leaving.size,
+                    by: leaving.by,
+                    stream: leaving.stream,
+                    what: What::Free,
+                });
                 false
             }
             Some((_, Announced::Left)) => true,

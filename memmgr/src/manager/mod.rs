@@ -16,6 +16,7 @@ use crate::{
     device::on_device,
     error::{Error, Place, Result},
     event::Fence,
+    events,
     mode::DeviceAllocatorMode,
     out_of_memory::OutOfMemory,
     pool::{
@@ -139,7 +140,7 @@ impl MemoryManager {
             PinnedSource::HostRegister => Source::Registered,
             PinnedSource::HostAlloc => Source::Pinned,
         };
-        let observed = Observed::default();
+        let observed = Observed::new(&config);
         Self {
             inner: Arc::new_cyclic(|inner| Inner {
                 pinned: Arc::new(Pool::new(source, pinned, observed.clone())),
@@ -644,6 +645,24 @@ impl MemoryManager {
         self.inner.observed.set(observer)
     }
 
+    /// The last events, from the oldest on, as many as [`Config::event_ring`] keeps; none without that.
+    pub fn events(&self) -> Vec<events::Event> {
+        if process::is_forked() {
+            return Vec::new();
+        }
+        self.inner.observed.sinks().events()
+    }
+
+    /// Writes out what the log ([`Config::log_file`]) has buffered. It is written by itself within a second, by
+    /// [`MemoryManager::shutdown`], when the manager is dropped and when the process exits.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] if the log could not be written; it has ended then, and everything else goes on.
+    pub fn flush_log(&self) -> Result<()> {
+        process::gate()?;
+        self.inner.observed.sinks().flush()
+    }
+
     // Looking and giving back
 
     /// The figures of all pools, in bytes; makes no CUDA call. Takes time in proportion to the number of blocks, since those of
@@ -750,6 +769,8 @@ impl MemoryManager {
             }
         }
         crate::pool::segment::release_orphans();
+        // What cannot be written has been told to the log of warnings.
+        let _ = self.inner.observed.sinks().flush();
         Ok(ShutdownReport {
             released: released?,
             live: self.inner.live_blocks(),

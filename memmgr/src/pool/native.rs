@@ -5,8 +5,8 @@
 //! (one that allocates and never waits, one that frees and waits for whatever it must).
 
 use super::{
-    Announced, BlockRange, FreeOn, Freed, LiveRange, Span, Use, Users, best_fit, freed_by,
-    leave_to_graph, pending_uses, query_all, record,
+    Announced, BlockRange, FreeOn, Freed, Leaving, LiveRange, Span, Use, Users, best_fit, core_of,
+    freed_by, leave_to_graph, pending_uses, query_all, record,
     segment::internal_stream,
     uses::{check_inside, kept_by_a_graph},
 };
@@ -49,6 +49,14 @@ impl Family {
             DeviceAllocatorMode::BestFitPool => None,
             DeviceAllocatorMode::AsyncStreamOrdered => Some(Family::Current),
             DeviceAllocatorMode::CudaAsyncPool => Some(Family::Own),
+        }
+    }
+
+    /// The mode that it serves.
+    pub fn mode(self) -> DeviceAllocatorMode {
+        match self {
+            Family::Current => DeviceAllocatorMode::AsyncStreamOrdered,
+            Family::Own => DeviceAllocatorMode::CudaAsyncPool,
         }
     }
 }
@@ -693,7 +701,13 @@ impl Native {
             return leave_to_graph(&mut block.freed, on, block.users.stream.as_ref());
         }
         let by = freed_by(on, block.users.stream.as_ref(), &block.users.uses, false);
-        Some(Announced::Now(block.requested, by))
+        let stream = block.users.stream.as_ref();
+        Some(Announced::Now(Leaving {
+            size: block.requested,
+            by,
+            stream: core_of(on, stream).map(|core| core.id()),
+            mode: Some(block.family.mode()),
+        }))
     }
 
     /// The figures of one family.
