@@ -64,6 +64,8 @@ pub struct Event {
     pub stream: Option<u64>,
     /// Whether a segment is a mapped part of a range of addresses.
     pub mapped: bool,
+    /// What the device had left when there was no memory for a request, in bytes, if CUDA said so.
+    pub device_free: Option<usize>,
 }
 
 impl Event {
@@ -89,7 +91,12 @@ impl Event {
             }
             _ => told.size,
         };
+        let device_free = match told.what {
+            What::Failure(Error::OutOfMemory(refusal)) => refusal.device_free,
+            _ => None,
+        };
         Self {
+            device_free,
             time_us: now(),
             thread: thread_id(),
             action,

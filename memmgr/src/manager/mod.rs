@@ -4,6 +4,7 @@ pub(crate) mod adopted;
 mod inner;
 mod release;
 mod rescue;
+mod snapshot;
 mod warm_up;
 
 pub(crate) use inner::{Home, Inner};

@@ -9,6 +9,7 @@ pub(crate) mod best_fit;
 mod front;
 mod hit;
 pub(crate) mod host_memory;
+mod listing;
 mod live;
 mod mapped;
 mod miss;

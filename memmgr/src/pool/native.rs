@@ -20,6 +20,7 @@ use crate::{
     out_of_memory::{Holder, Holders, OutOfMemory},
     planted::{self, Mistake},
     process,
+    snapshot::{self, BlockState, Segment},
     stats::{NativePoolUsage, PoolStats},
     stream::{Handle, Stream, StreamCore, handle_of},
     sync::{
@@ -691,6 +692,32 @@ impl Native {
                 kept: block.freed.is_some(),
             })
             .collect()
+    }
+
+    /// As [`super::Pool::listing`]: each block is a segment, since the driver keeps the memory.
+    pub fn listing(&self) -> Vec<Segment> {
+        let state = lock(&self.state);
+        let segment = |(address, block): (&usize, &Block)| Segment {
+            place: Place::Device(self.device),
+            mode: Some(block.family.mode()),
+            address: *address,
+            size: block.requested,
+            mapped: false,
+            blocks: vec![snapshot::Block {
+                address: *address,
+                size: block.requested,
+                requested: block.requested,
+                state: match block.freed {
+                    Some(_) => BlockState::KeptByGraph,
+                    None => BlockState::Live,
+                },
+                stream: block.users.stream.as_ref().map(|core| core.id()),
+                raw: block.raw,
+                name: None,
+                call_site: None,
+            }],
+        };
+        state.blocks.iter().map(segment).collect()
     }
 
     /// As [`super::Pool::announce_free`].
