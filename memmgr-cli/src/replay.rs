@@ -104,6 +104,10 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
             ))
         }
     };
+    let snapshot = options.snapshot.as_deref();
+    if let Some(path) = snapshot {
+        check_snapshot(path, options)?;
+    }
     let traces = load(&options.traces)?;
     let peak = traces.iter().map(|t| t.trace.peak_live).max().unwrap_or(0);
     // A device that is larger than the limit that is looked for.
@@ -143,7 +147,7 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
                     continue;
                 }
             }
-            let row = replay(named, granted, options.device, &bar);
+            let row = replay(named, granted, options, &bar);
             rows.push(row.map_err(|failure| {
                 let name = &named.name;
                 Failure::message(format!("{name} in mode {granted}: {failure}"))
@@ -163,6 +167,24 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
             .map_err(|error| cannot_write(path, error))?;
     }
     Ok(())
+}
+
+/// Whether a snapshot can be taken of what is asked for, and be written.
+fn check_snapshot(path: &Path, options: &ReplayOptions) -> Result<()> {
+    if options.traces.len() != 1 || options.mode.modes().len() != 1 {
+        return Err(Failure::message(
+            "--snapshot is of one trace in one mode: name one trace, and --mode pool".to_owned(),
+        ));
+    }
+    if path == "-" {
+        return Err(Failure::message(
+            "--snapshot needs the name of a file".to_owned(),
+        ));
+    }
+    let prepared = Output::prepare(path, &options.traces);
+    prepared
+        .map(drop)
+        .map_err(|error| cannot_write(path, error))
 }
 
 /// Says on standard error which rows are no measure of their mode, and how much memory there was.
@@ -186,15 +208,22 @@ fn warn_of_failures(rows: &[json::Row], ordinal: i32) -> Result<()> {
 fn replay(
     named: &Named,
     mode: DeviceAllocatorMode,
-    ordinal: i32,
+    options: &ReplayOptions,
     bar: &ProgressBar,
 ) -> Result<json::Row> {
+    let ordinal = options.device;
     let trace = &named.trace;
-    let manager = MemoryManager::new(device::config()?.mode(mode))?;
+    let mut config = device::config()?.mode(mode);
+    if options.snapshot.is_some() {
+        // Both passes, and the growth that they need.
+        config.event_ring = trace.events.len().saturating_mul(3).saturating_add(10_000);
+    }
+    let manager = MemoryManager::new(config)?;
     if mode == DeviceAllocatorMode::AsyncStreamOrdered {
         cuda::reset_current_pool(ordinal)?;
     }
     let mut managed = Managed::new(&manager, trace.streams)?;
+    managed.takes_snapshot = options.snapshot.is_some();
     let mut passes = [Pass::default(); 2];
     for result in &mut passes {
         *result = pass(&mut managed, trace, |events| bar.inc(events as u64))?;
@@ -202,6 +231,14 @@ fn replay(
     let usage = device::usage(&manager, mode, ordinal)?;
     for stream in &managed.streams {
         stream.synchronize()?;
+    }
+    if let (Some(path), Some(snapshot)) = (&options.snapshot, managed.snapshot.take()) {
+        let json = path.extension().is_some_and(|ending| ending == "json");
+        let written = match json {
+            true => snapshot.write_json(path),
+            false => snapshot.write_pickle(path),
+        };
+        written.map_err(|error| cannot_write(path, error))?;
     }
     let own = mode == DeviceAllocatorMode::BestFitPool;
     let at_peak = managed.at_peak.filter(|_| own);

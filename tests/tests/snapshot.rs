@@ -8,6 +8,7 @@ mod common;
 use common::{KIB, MIB, config, stall};
 use memmgr::{
     Config, DeviceAllocatorMode, DeviceSource, MemoryManager, Place, PoolStats, Snapshot, Stream,
+    events::Action,
     snapshot::{Block, BlockState},
 };
 use memmgr_tests::{Gate, Rng, skip};
@@ -257,6 +258,86 @@ fn program(config: Config) -> MemoryManager {
     // Refused by the limit, or by the device.
     assert!(mm.allocate_device(1 << 50).is_err());
     mm
+}
+
+/// Walks the events of a place backwards from what is there at the end, as viewers do: blocks come and go within segments, and
+/// before the first event there is nothing.
+#[track_caller]
+fn assert_history_fits(snapshot: &Snapshot, place: Place) {
+    let (mut pages, mut live) = (BTreeMap::new(), BTreeMap::new());
+    let own = |mode| matches!(mode, None | Some(DeviceAllocatorMode::BestFitPool));
+    let segments = snapshot
+        .segments
+        .iter()
+        .filter(|segment| segment.place == place);
+    for segment in segments {
+        if own(segment.mode) {
+            pages.insert(segment.address, segment.address + segment.size);
+        }
+        let blocks = segment.blocks.iter();
+        for block in blocks.filter(|block| block.state == BlockState::Live) {
+            live.insert(block.address, block.requested);
+        }
+    }
+    let events = snapshot.events.iter().filter(|event| event.place == place);
+    for event in events.rev() {
+        let range = event.address..event.address + event.size;
+        let around = |pages: &BTreeMap<usize, usize>| {
+            let before = pages.range(..=range.start).next_back();
+            before
+                .map(|(start, end)| (*start, *end))
+                .filter(|(_, end)| *end >= range.end)
+        };
+        match event.action {
+            Action::Allocate => {
+                let requested = live.remove(&event.address);
+                assert_eq!(requested, Some(event.requested), "{event:?}");
+            }
+            Action::Free => {
+                assert!(!own(event.mode) || around(&pages).is_some(), "{event:?}");
+                let former = live.insert(event.address, event.requested);
+                assert_eq!(former, None, "{event:?}");
+            }
+            Action::SegmentAdded => {
+                let (start, end) = around(&pages).expect("what was added is there");
+                pages.remove(&start);
+                pages.extend(
+                    [(start, range.start), (range.end, end)]
+                        .into_iter()
+                        .filter(|(a, b)| a < b),
+                );
+                assert_eq!(live.range(range).count(), 0, "{event:?}");
+            }
+            Action::SegmentRemoved => {
+                let (mut start, mut end) = (range.start, range.end);
+                let before = pages.range(..=start).next_back().map(|(a, b)| (*a, *b));
+                if let Some((a, b)) = before.filter(|(_, b)| *b >= start) {
+                    assert_eq!(b, start, "{event:?}: it was there");
+                    start = a;
+                }
+                end = pages.remove(&end).unwrap_or(end);
+                pages.insert(start, end);
+            }
+            _ => {}
+        }
+    }
+    assert!(
+        pages.is_empty() && live.is_empty(),
+        "{place}: {pages:x?} {live:x?}"
+    );
+}
+
+#[test]
+fn events_and_segments_of_a_snapshot_fit_together() {
+    let modes = DeviceAllocatorMode::ALL.map(|mode| config().mode(mode));
+    let malloc = config().device_source(DeviceSource::Malloc);
+    for config in modes.into_iter().chain([malloc]) {
+        let snapshot = program(config).snapshot();
+        assert!(snapshot.events.len() > 1000);
+        for place in [Place::Device(0), Place::Pinned] {
+            assert_history_fits(&snapshot, place);
+        }
+    }
 }
 
 /// Runs the viewer; what it says.

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::time::{Duration, Instant};
 
-use memmgr::{Error, MemoryManager, PoolStats, Stream};
+use memmgr::{Error, MemoryManager, PoolStats, Snapshot, Stream};
 
 use crate::error::Result;
 use crate::trace::{Event, Trace};
@@ -89,6 +89,9 @@ pub struct Managed<'a> {
     pub streams: Vec<Stream>,
     /// The figures of the own pool when the most bytes were live.
     pub at_peak: Option<PoolStats>,
+    /// Whether a snapshot is to be taken then.
+    pub takes_snapshot: bool,
+    pub snapshot: Option<Snapshot>,
 }
 
 impl<'a> Managed<'a> {
@@ -99,6 +102,8 @@ impl<'a> Managed<'a> {
             manager,
             streams: streams.collect::<Result<_, _>>()?,
             at_peak: None,
+            takes_snapshot: false,
+            snapshot: None,
         })
     }
 }
@@ -124,6 +129,9 @@ impl Allocator for Managed<'_> {
     }
 
     fn at_peak(&mut self) {
+        if self.takes_snapshot {
+            self.snapshot = Some(self.manager.snapshot());
+        }
         let device = self.streams.first().map(Stream::device);
         let stats = self.manager.stats();
         self.at_peak = (stats.device.iter())
