@@ -2,7 +2,7 @@
 
 use manager::{MemoryManager, PoolStats};
 
-use crate::status::{Failure, call, memmgr_status};
+use crate::status::{Failure, call, memmgr_status, put};
 
 /// What a pool holds, and what it has done. Sizes are in bytes.
 #[repr(C)]
@@ -38,8 +38,6 @@ pub struct memmgr_pool_stats {
     pub live_blocks: usize,
     /// What live blocks hold beyond what was asked for.
     pub internal_waste: usize,
-    /// What is idle and was of no use to the largest request that found nothing.
-    pub external_waste: usize,
     /// The largest request that found nothing.
     pub largest_miss: usize,
 }
@@ -62,7 +60,6 @@ impl From<&PoolStats> for memmgr_pool_stats {
             failures: stats.failures,
             live_blocks: stats.live_blocks,
             internal_waste: stats.internal_waste,
-            external_waste: stats.external_waste,
             largest_miss: stats.largest_miss,
         }
     }
@@ -122,6 +119,21 @@ pub unsafe extern "C" fn memmgr_device_stats(
         };
         // SAFETY: the pointer has `size` bytes, says the caller.
         unsafe { fill(out, size, of_mode) }
+    })
+}
+
+/// What is idle in a device's own pool, or in the pinned pool for device -1, and was of no use to the largest request that
+/// found nothing; bytes. Looks at every block.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memmgr_external_waste(device: i32, bytes: *mut usize) -> memmgr_status {
+    call(|| {
+        let fragmentation = MemoryManager::instance().fragmentation();
+        let pool = match device {
+            -1 => fragmentation.pinned,
+            device => fragmentation.of_device(device),
+        };
+        // SAFETY: the pointer is null or a place for one number, says the caller.
+        unsafe { put(bytes, pool.external_waste) }
     })
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use tempfile::{Builder, NamedTempFile};
 
-use crate::table::people;
+use crate::{replay::pass::AtPeak, table::people};
 
 /// One trace replayed in one mode.
 #[derive(Clone, Debug, Serialize)]
@@ -66,13 +66,13 @@ pub struct Waste {
     pub largest_miss: u64,
 }
 
-impl From<&memmgr::PoolStats> for Waste {
-    fn from(of: &memmgr::PoolStats) -> Self {
+impl From<&AtPeak> for Waste {
+    fn from(of: &AtPeak) -> Self {
         Self {
-            internal: of.internal_waste as u64,
-            external: of.external_waste as u64,
-            pending: of.pending as u64,
-            largest_miss: of.largest_miss as u64,
+            internal: of.stats.internal_waste as u64,
+            external: of.fragmentation.external_waste as u64,
+            pending: of.stats.pending as u64,
+            largest_miss: of.stats.largest_miss as u64,
         }
     }
 }

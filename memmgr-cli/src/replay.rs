@@ -11,7 +11,7 @@
 
 mod capacity;
 mod lag;
-mod pass;
+pub mod pass;
 mod work;
 
 use std::io::{self, Write};
@@ -241,7 +241,11 @@ fn replay(
         written.map_err(|error| cannot_write(path, error))?;
     }
     let own = mode == DeviceAllocatorMode::BestFitPool;
-    let at_peak = managed.at_peak.filter(|_| own);
+    let waste = managed
+        .at_peak
+        .filter(|_| own)
+        .as_ref()
+        .map(json::Waste::from);
     drop(managed);
     manager.shutdown()?;
     Ok(json::Row {
@@ -255,10 +259,10 @@ fn replay(
         peak_reserved_bytes: usage.peak_reserved,
         waits: usage.waits,
         failures: passes.iter().map(|pass| pass.failures).sum(),
-        internal_waste_bytes: at_peak.map(|of| of.internal_waste as u64),
-        external_waste_bytes: at_peak.map(|of| of.external_waste as u64),
-        pending_bytes: at_peak.map(|of| of.pending as u64),
-        largest_miss_bytes: at_peak.map(|of| of.largest_miss as u64),
+        internal_waste_bytes: waste.as_ref().map(|of| of.internal),
+        external_waste_bytes: waste.as_ref().map(|of| of.external),
+        pending_bytes: waste.as_ref().map(|of| of.pending),
+        largest_miss_bytes: waste.as_ref().map(|of| of.largest_miss),
     })
 }
 

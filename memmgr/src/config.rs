@@ -110,6 +110,10 @@ pub struct Config {
     /// How many of the last events are kept in memory, for
     /// [`MemoryManager::events`](crate::MemoryManager::events); 0, the default, is none. One takes about 100 bytes.
     pub event_ring: usize,
+    /// Whether each block keeps the place in the program where it was allocated, for out-of-memory errors and reports of live
+    /// blocks; off by default. It costs an allocation and its free about as much again, and what threads hand to each other
+    /// without the lock is none of it.
+    pub call_sites: bool,
 }
 
 impl Default for Config {
@@ -133,6 +137,7 @@ impl Default for Config {
             reuse: Reuse::default(),
             log_file: None,
             event_ring: 0,
+            call_sites: false,
         }
     }
 }
@@ -182,6 +187,8 @@ impl Config {
         reuse: Reuse;
         /// Sets [`Config::event_ring`].
         event_ring: usize;
+        /// Sets [`Config::call_sites`].
+        call_sites: bool;
     }
 
     /// Sets [`Config::log_file`].
@@ -202,8 +209,8 @@ impl Config {
     /// `MEMMGR_DEVICE_POOL_LIMIT`, `MEMMGR_PINNED_WARM_UP`, `MEMMGR_RELEASE_THRESHOLD` (bytes, or with a suffix K, M, G; the
     /// limit of the device pools also as `50%` of the device), `MEMMGR_RELEASE_AFTER` (milliseconds), `MEMMGR_DEVICE_SOURCE`
     /// (`auto`, `malloc`, `vmm`), `MEMMGR_PINNED_SOURCE` (`register`, `alloc`), `MEMMGR_PINNED_FALLBACK` (`on`, `off`),
-    /// `MEMMGR_DEVICE_ALLOCATOR` (`pool`, `async`, `cuda-pool`), `MEMMGR_REUSE` (`speed`, `memory`), `MEMMGR_LOG_FILE` (a path)
-    /// and `MEMMGR_EVENT_RING` (a number of events).
+    /// `MEMMGR_DEVICE_ALLOCATOR` (`pool`, `async`, `cuda-pool`), `MEMMGR_REUSE` (`speed`, `memory`), `MEMMGR_LOG_FILE` (a path),
+    /// `MEMMGR_EVENT_RING` (a number of events) and `MEMMGR_CALL_SITES` (`1` or `on`, `0` or `off`).
     ///
     /// # Errors
     /// [`Error::InvalidSetting`] names the variable whose value cannot be read, or sizes that contradict each other.
@@ -291,6 +298,13 @@ impl Config {
                     "a number of events, such as 100000",
                 )
             })?;
+        }
+        if let Some(text) = lookup("MEMMGR_CALL_SITES") {
+            config.call_sites = match text.trim() {
+                "1" | "on" => true,
+                "0" | "off" => false,
+                _ => return Err(bad("MEMMGR_CALL_SITES", &text, "1 or 0")),
+            };
         }
         config.validate()?;
         Ok(config)

@@ -130,12 +130,14 @@ fn count(call: Call) {
 
 /// How often each CUDA function was called through this crate, in this process; functions never called are left out.
 pub fn cuda_calls() -> Vec<(&'static str, u64)> {
-    NAMES
-        .iter()
-        .zip(&COUNTS)
-        .map(|(name, count)| (*name, count.load(Ordering::Relaxed)))
-        .filter(|(_, count)| *count > 0)
-        .collect()
+    let mut calls = Vec::with_capacity(NAMES.len());
+    let counts = NAMES.iter().zip(&COUNTS);
+    calls.extend(
+        counts
+            .map(|(name, count)| (*name, count.load(Ordering::Relaxed)))
+            .filter(|(_, count)| *count > 0),
+    );
+    calls
 }
 
 /// How many CUDA calls this crate has made on the calling thread.

@@ -101,6 +101,7 @@ pub mod planted;
 mod planted;
 mod pool;
 mod process;
+mod prometheus;
 mod scope;
 pub mod snapshot;
 mod source;
@@ -126,12 +127,15 @@ pub use device::{
 pub use error::{Error, Place, Refused, Result};
 pub use event::{Event, Submitted};
 pub use graph::{CaptureMode, Graph};
-pub use manager::{LiveBlock, MemoryManager, ShutdownReport};
+pub use manager::{LiveBlock, MemoryManager, PeakScope, ShutdownReport};
 pub use mode::{DeviceAllocatorMode, UnknownMode};
 pub use out_of_memory::{Holder, Holders, OutOfMemory, SizeCount};
 pub use pool::observer::{By, Observer, SegmentChange};
 pub use scope::Scope;
 pub use snapshot::Snapshot;
 pub use source::{DeviceSource, UnknownSource};
-pub use stats::{DeviceStats, NativePoolUsage, PoolStats, Stats};
+pub use stats::{
+    Copied, DevicePeaks, DeviceStats, Fragmentation, NativePoolUsage, Peak, Peaks,
+    PoolFragmentation, PoolStats, Stats,
+};
 pub use stream::{AsStream, PerThreadStream, Stream, StreamBuilder, StreamKind};

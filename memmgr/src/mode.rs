@@ -48,6 +48,14 @@ impl fmt::Display for DeviceAllocatorMode {
     }
 }
 
+#[cfg(feature = "serde")]
+impl serde::Serialize for DeviceAllocatorMode {
+    /// As it is printed.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 /// A mode name that is none; the text lists those that are.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown allocator mode `{0}`: pool, async or cuda-pool")]

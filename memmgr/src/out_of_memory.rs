@@ -1,7 +1,7 @@
 //! What an out-of-memory error knows, and how it explains itself.
 
-use crate::error::Place;
-use std::{collections::BTreeMap, fmt};
+use crate::{error::Place, pool::Label};
+use std::{collections::BTreeMap, fmt, panic::Location, sync::Arc};
 
 /// Everything that an out-of-memory error knows; its `Display` explains what was missing. All figures are bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct OutOfMemory {
 }
 
 /// A live block of an [`OutOfMemory`] error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holder {
     /// What was asked for, in bytes.
@@ -46,6 +46,32 @@ pub struct Holder {
     pub address: usize,
     /// CUDA's id of the stream that it was allocated on; `None` without one.
     pub stream: Option<u64>,
+    /// Its name, if it was given one.
+    pub name: Option<Arc<str>>,
+    /// Where the program allocated it, if [`Config::call_sites`](crate::Config::call_sites) is set.
+    pub call_site: Option<&'static Location<'static>>,
+}
+
+/// A live block, while those that are named are looked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Held<'a> {
+    pub size: usize,
+    pub address: usize,
+    pub stream: Option<u64>,
+    pub label: Option<&'a Label>,
+}
+
+impl From<Held<'_>> for Holder {
+    fn from(held: Held<'_>) -> Self {
+        let Label { name, site } = Label::of(held.label);
+        Self {
+            size: held.size,
+            address: held.address,
+            stream: held.stream,
+            name,
+            call_site: site,
+        }
+    }
 }
 
 /// How many live blocks have a size.
@@ -75,7 +101,7 @@ const NAMED: usize = 4;
 
 impl Holders {
     /// The largest of these blocks, and their sizes.
-    pub(crate) fn of(blocks: impl Iterator<Item = Holder>) -> Self {
+    pub(crate) fn of<'a>(blocks: impl Iterator<Item = Held<'a>>) -> Self {
         let mut found = Self::default();
         let mut sizes: BTreeMap<usize, usize> = BTreeMap::new();
         for block in blocks {
@@ -84,7 +110,7 @@ impl Holders {
             *count = count.saturating_add(1);
             let at = (found.largest).partition_point(|held| held.size >= block.size);
             if at < NAMED {
-                found.largest.insert(at, block);
+                found.largest.insert(at, block.into());
                 found.largest.truncate(NAMED);
             }
         }
@@ -192,6 +218,11 @@ impl fmt::Display for Holders {
                 Some(stream) => write!(f, "stream {stream}")?,
                 None => f.write_str("no stream")?,
             }
+            let (name, site) = (held.name.clone(), held.call_site);
+            let label = Label { name, site }.to_string();
+            if let Some(label) = label.strip_prefix(", ") {
+                write!(f, " ({label})")?;
+            }
         }
         if self.sizes.iter().any(|of| of.count > 1) {
             f.write_str("; by size: ")?;
@@ -208,11 +239,12 @@ impl fmt::Display for Holders {
 mod tests {
     use super::*;
 
-    fn held(size: usize, stream: Option<u64>) -> Holder {
-        Holder {
+    fn held(size: usize, stream: Option<u64>) -> Held<'static> {
+        Held {
             size,
             address: size,
             stream,
+            label: None,
         }
     }
 
@@ -275,6 +307,24 @@ mod tests {
         ] {
             assert!(text.contains(part), "{text}");
         }
+    }
+
+    #[test]
+    fn names_and_call_sites_are_shown_where_they_are_known() {
+        let label = Label {
+            name: Some("weights".into()),
+            site: Some(Location::caller()),
+        };
+        let named = Held {
+            label: Some(&label),
+            ..held(8 << 20, Some(3))
+        };
+        let holders = Holders::of([named, held(1 << 20, None)].into_iter());
+        assert_eq!(holders.largest[0].name.as_deref(), Some("weights"));
+        let text = holders.to_string();
+        let start = "8.0 MiB on stream 3 (\"weights\", allocated at ";
+        assert!(text.contains(start), "{text}");
+        assert!(text.contains("), 1.0 MiB on no stream"), "{text}");
     }
 
     #[test]

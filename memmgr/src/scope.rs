@@ -244,7 +244,9 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         let operated = operate(handle, &[(part, !to_host)], || {
             // SAFETY: the part is live, as long as the copy, and marked with it; the stream follows everything else
             // that uses it. The slice is the caller's promise.
-            unsafe { cuda::memcpy_async(dst, src, bytes, kind, handle.raw()) }
+            unsafe { cuda::memcpy_async(dst, src, bytes, kind, handle.raw())? };
+            part.block.inner.traffic.add_copy(kind, bytes);
+            Ok(())
         });
         let submitted = operated.map(|(fence, submitted)| {
             // Somebody else began to capture the stream since it was asked: the graph has the slice now.

@@ -65,6 +65,14 @@ impl fmt::Display for DeviceSource {
     }
 }
 
+#[cfg(feature = "serde")]
+impl serde::Serialize for DeviceSource {
+    /// As it is printed.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 /// A name of a source that is none; the text lists those that are.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown device source `{0}`: auto, malloc or vmm")]

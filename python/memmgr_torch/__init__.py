@@ -34,7 +34,7 @@ class PoolStats(ctypes.Structure):
         for name in ("allocations", "frees", "reuses", "waits", "growths", "failures")
     ] + [
         (name, ctypes.c_size_t)
-        for name in ("live_blocks", "internal_waste", "external_waste", "largest_miss")
+        for name in ("live_blocks", "internal_waste", "largest_miss")
     ]
 
     def as_dict(self):

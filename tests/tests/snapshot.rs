@@ -130,6 +130,29 @@ fn a_snapshot_tells_what_is_live_what_is_pending_and_what_is_idle() {
 }
 
 #[test]
+fn names_and_call_sites_are_in_a_snapshot_and_its_events() {
+    for mode in DeviceAllocatorMode::ALL {
+        let mm = manager(config().mode(mode).call_sites(true).event_ring(10));
+        let stream = Stream::new().unwrap();
+        let guard = mm.device::<u8>(1000, &stream).unwrap();
+        let line = line!() - 1;
+        let guard = guard.with_name("a \"weight\"");
+        let snapshot = mm.snapshot();
+        let block = at(&snapshot, guard.as_ptr().cast());
+        assert_eq!(block.name.as_deref(), Some("a \"weight\""));
+        let site = block.call_site.expect("call sites are kept");
+        assert_eq!((site.file(), site.line()), (file!(), line));
+        assert_eq!(snapshot.events.last().unwrap().call_site, Some(site));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        snapshot.write_json(file.path()).unwrap();
+        let text = fs::read_to_string(file.path()).unwrap();
+        let name = "\"name\":\"a \\u0022weight\\u0022\"";
+        let frame = format!("{{{name},\"filename\":\"{}\",\"line\":{line}}}", file!());
+        assert!(text.contains(&frame), "{frame}: {text}");
+    }
+}
+
+#[test]
 fn a_snapshot_agrees_with_the_books_whatever_came_before() {
     for source in [DeviceSource::Malloc, DeviceSource::Auto] {
         for seed in 0..8 {

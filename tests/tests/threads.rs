@@ -23,6 +23,7 @@ fn everything_but_the_per_thread_stream_may_go_to_any_thread_and_be_shared() {
         Completion, TransferFuture<DeviceBuffer<u8>, DeviceBuffer<u8>>,
         Config, Reuse, CopyKind, Backend, DeviceInfo, Versions, Error, OutOfMemory, Place, LiveBlock, ShutdownReport,
         DeviceAllocatorMode, UnknownMode, By, SegmentChange, DeviceStats, NativePoolUsage, PoolStats, Stats,
+        Fragmentation, PoolFragmentation, PeakScope, Peaks, Copied, Holder, Holders,
     );
     assert!(held.into_iter().all(|name| !name.is_empty()));
 }

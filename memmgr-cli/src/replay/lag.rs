@@ -203,10 +203,10 @@ impl Setup {
                 row.passes(&mut lagging, trace, moved)?;
                 let usage = device::usage(&manager, mode, ordinal)?;
                 (row.peak_reserved_bytes, row.waits) = (usage.peak_reserved, usage.waits);
-                if let Some(stats) = lagging.inner.at_peak
+                if let Some(at_peak) = lagging.inner.at_peak
                     && mode == DeviceAllocatorMode::BestFitPool
                 {
-                    let waste = Waste::from(&stats);
+                    let waste = Waste::from(&at_peak);
                     row.internal_waste_bytes = Some(waste.internal);
                     row.external_waste_bytes = Some(waste.external);
                     row.pending_bytes = Some(waste.pending);

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::time::{Duration, Instant};
 
-use memmgr::{Error, MemoryManager, PoolStats, Snapshot, Stream};
+use memmgr::{Error, MemoryManager, PoolFragmentation, PoolStats, Snapshot, Stream};
 
 use crate::error::Result;
 use crate::trace::{Event, Trace};
@@ -83,15 +83,21 @@ pub fn pass(
     Ok(result)
 }
 
+/// The figures of an own pool when the most bytes were live.
+#[derive(Clone, Copy)]
+pub struct AtPeak {
+    pub stats: PoolStats,
+    pub fragmentation: PoolFragmentation,
+}
+
 /// A memory manager with one stream for each stream of the trace.
 pub struct Managed<'a> {
     pub manager: &'a MemoryManager,
     pub streams: Vec<Stream>,
-    /// The figures of the own pool when the most bytes were live.
-    pub at_peak: Option<PoolStats>,
     /// Whether a snapshot is to be taken then.
     pub takes_snapshot: bool,
     pub snapshot: Option<Snapshot>,
+    pub at_peak: Option<AtPeak>,
 }
 
 impl<'a> Managed<'a> {
@@ -134,9 +140,13 @@ impl Allocator for Managed<'_> {
         }
         let device = self.streams.first().map(Stream::device);
         let stats = self.manager.stats();
+        let fragmentation = self.manager.fragmentation();
         self.at_peak = (stats.device.iter())
             .find(|of| Some(of.device) == device)
-            .map(|of| of.best_fit);
+            .map(|of| AtPeak {
+                stats: of.best_fit,
+                fragmentation: fragmentation.of_device(of.device),
+            });
     }
 }
 

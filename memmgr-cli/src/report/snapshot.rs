@@ -230,7 +230,11 @@ impl<'a> Reader<'a> {
                 .and_then(|id| self.pickle.number(id));
             let cut = |text: &str| text.chars().take(80).collect::<String>();
             let line = line.map_or(String::new(), |line| format!(":{line}"));
-            Some(format!("{} ({}{line})", cut(name), cut(file)))
+            // A call site of Rust has no function.
+            Some(match name {
+                "" => format!("{}{line}", cut(file)),
+                _ => format!("{} ({}{line})", cut(name), cut(file)),
+            })
         };
         let looked_at = frames.get(..frames.len().min(MOST_FRAMES))?;
         let is_python = |frame: &&Id| text(**frame, "filename").is_some_and(|f| f.ends_with(".py"));

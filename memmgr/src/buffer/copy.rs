@@ -92,7 +92,9 @@ impl Stream {
         let work = || {
             // SAFETY: the block is live; it is marked with the operation, so that it stays until that has run, and the
             // stream follows everything else that uses these bytes.
-            unsafe { cuda::memset_async(dst.address, value, dst.bytes, handle.raw()) }
+            unsafe { cuda::memset_async(dst.address, value, dst.bytes, handle.raw())? };
+            dst.block.inner.traffic.add_fill(dst.bytes);
+            Ok(())
         };
         submit(handle, &[(dst, true)], work)
     }
@@ -115,7 +117,9 @@ fn copy(handle: &Handle, src: Part<'_>, dst: Part<'_>, kind: CopyKind) -> Result
     let work = || {
         // SAFETY: both parts are live and as long as the copy; they are marked with it, so that they stay until it has
         // run, and the stream follows everything else that uses these bytes.
-        unsafe { cuda::memcpy_async(dst.address, src.address, src.bytes, kind, handle.raw()) }
+        unsafe { cuda::memcpy_async(dst.address, src.address, src.bytes, kind, handle.raw())? };
+        dst.block.inner.traffic.add_copy(kind, dst.bytes);
+        Ok(())
     };
     submit(handle, &[(src, false), (dst, true)], work)
 }

@@ -9,7 +9,7 @@ use crate::{
     manager::MemoryManager,
     stream::handle_of,
 };
-use std::{ffi::c_void, fmt, marker::PhantomData, ops::RangeBounds};
+use std::{ffi::c_void, fmt, marker::PhantomData, ops::RangeBounds, sync::Arc};
 
 /// `len` elements of device memory, given back on drop. A whole block of the manager is 256-byte aligned, a part and
 /// adopted memory for `T` only.
@@ -29,7 +29,7 @@ impl MemoryManager {
     ///
     /// # Errors
     /// As [`MemoryManager::allocate_pinned`]; [`Error::InvalidSize`](crate::Error::InvalidSize) if the bytes overflow.
-    #[cfg_attr(feature = "sim", track_caller)]
+    #[track_caller]
     pub fn device<T: Pod>(&self, len: usize, stream: &Stream) -> Result<DeviceBuffer<T>> {
         let _called = checker::called_here();
         let bytes = bytes_of::<T>(len)?;
@@ -56,7 +56,7 @@ impl MemoryManager {
     ///
     /// # Errors
     /// As [`MemoryManager::device`].
-    #[cfg_attr(feature = "sim", track_caller)]
+    #[track_caller]
     pub fn device_zeroed<T: Pod>(&self, len: usize, stream: &Stream) -> Result<DeviceBuffer<T>> {
         let _called = checker::called_here();
         let buffer = self.device::<T>(len, stream)?;
@@ -66,6 +66,14 @@ impl MemoryManager {
 }
 
 impl<T: Pod> DeviceBuffer<T> {
+    /// The same buffer, whose block has this name from now on: out-of-memory errors and reports of live blocks show it. A
+    /// part names the whole block. Adopted memory, of which nothing is reported, and a buffer without bytes have no name.
+    #[must_use]
+    pub fn with_name(self, name: impl Into<Arc<str>>) -> Self {
+        self.block.name(name.into());
+        self
+    }
+
     /// The number of elements.
     pub fn len(&self) -> usize {
         self.len

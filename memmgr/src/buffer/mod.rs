@@ -129,6 +129,11 @@ impl Block {
         }
     }
 
+    /// Gives the whole block a name, unless it is adopted memory or has no bytes.
+    fn name(&self, name: Arc<str>) {
+        let _ = self.inner.name(self.home, self.part().range().start, name);
+    }
+
     /// The first `at` bytes and the rest.
     fn split(mut self, at: usize) -> (Self, Self) {
         let whole = self.whole.take().unwrap_or_else(|| {

@@ -8,7 +8,7 @@ use crate::{
     error::{Refused, Result},
     manager::{Home, MemoryManager},
 };
-use std::{ffi::c_void, fmt, marker::PhantomData, ops::RangeBounds};
+use std::{ffi::c_void, fmt, marker::PhantomData, ops::RangeBounds, sync::Arc};
 
 /// `len` elements of page-locked host memory, given back on drop. A whole block of the manager is 256-byte aligned, a part
 /// and adopted memory for `T` only.
@@ -25,7 +25,7 @@ impl MemoryManager {
     ///
     /// # Errors
     /// As [`MemoryManager::allocate_pinned`]; [`Error::InvalidSize`](crate::Error::InvalidSize) if the bytes overflow.
-    #[cfg_attr(feature = "sim", track_caller)]
+    #[track_caller]
     pub fn pinned<T: Pod>(&self, len: usize) -> Result<PinnedBuffer<T>> {
         let _called = checker::called_here();
         let bytes = bytes_of::<T>(len)?;
@@ -48,7 +48,7 @@ impl MemoryManager {
     ///
     /// # Errors
     /// As [`MemoryManager::pinned`].
-    #[cfg_attr(feature = "sim", track_caller)]
+    #[track_caller]
     pub fn pinned_zeroed<T: Pod>(&self, len: usize) -> Result<PinnedBuffer<T>> {
         let _called = checker::called_here();
         let mut buffer = self.pinned::<T>(len)?;
@@ -58,6 +58,14 @@ impl MemoryManager {
 }
 
 impl<T: Pod> PinnedBuffer<T> {
+    /// The same buffer, whose block has this name from now on: out-of-memory errors and reports of live blocks show it. A
+    /// part names the whole block. Adopted memory, of which nothing is reported, and a buffer without bytes have no name.
+    #[must_use]
+    pub fn with_name(self, name: impl Into<Arc<str>>) -> Self {
+        self.block.name(name.into());
+        self
+    }
+
     /// The number of elements.
     pub fn len(&self) -> usize {
         self.len

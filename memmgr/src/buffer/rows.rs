@@ -33,6 +33,11 @@ impl Rectangle {
         self.width == 0 || self.height == 0
     }
 
+    /// What lies in the rows, without what is between them.
+    fn bytes(self) -> usize {
+        self.width.saturating_mul(self.height)
+    }
+
     /// What of a part lies between the first and the last byte of the rows, whose starts are `pitch` elements apart.
     fn within<T>(self, part: Part<'_>, pitch: usize) -> Result<(Part<'_>, Rows)> {
         let pitch = in_bytes::<T>(pitch)?;
@@ -167,7 +172,9 @@ impl Stream {
         let work = || {
             // SAFETY: the rows lie in a live block; it is marked with the operation, so that it stays until that has
             // run, and the stream follows everything else that uses these bytes.
-            unsafe { cuda::memset_2d_async(rows, value, shape.width, shape.height, handle.raw()) }
+            unsafe { cuda::memset_2d_async(rows, value, shape.width, shape.height, handle.raw())? };
+            dst.block.inner.traffic.add_fill(shape.bytes());
+            Ok(())
         };
         submit(handle, &[(dst, true)], work)
     }
@@ -193,7 +200,9 @@ fn copy_2d<T>(
         let Rectangle { width, height } = shape;
         // SAFETY: the rows of both sides lie in live blocks; they are marked with the copy, so that they stay until it
         // has run, and the stream follows everything else that uses these bytes.
-        unsafe { cuda::memcpy_2d_async(to, from, width, height, kind, handle.raw()) }
+        unsafe { cuda::memcpy_2d_async(to, from, width, height, kind, handle.raw())? };
+        dst.block.inner.traffic.add_copy(kind, shape.bytes());
+        Ok(())
     };
     submit(handle, &[(src, false), (dst, true)], work)
 }

@@ -37,7 +37,12 @@ fn words_are_read_and_others_are_refused_with_the_ones_that_are_meant() {
             .unwrap()
             .pinned_fallback
     );
+    for (text, on) in [("1", true), ("on", true), ("0", false), ("off", false)] {
+        let config = read("MEMMGR_CALL_SITES", text).unwrap();
+        assert_eq!(config.call_sites, on);
+    }
     for (name, meant) in [
+        ("MEMMGR_CALL_SITES", "1 or 0"),
         ("MEMMGR_PINNED_SOURCE", "register or alloc"),
         ("MEMMGR_PINNED_FALLBACK", "on or off"),
     ] {

@@ -18,6 +18,7 @@ use crate::{
 };
 use std::{
     cell::Cell,
+    panic::Location,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -64,6 +65,8 @@ pub struct Event {
     pub stream: Option<u64>,
     /// Whether a segment is a mapped part of a range of addresses.
     pub mapped: bool,
+    /// Where the program asked for the block, if [`Config::call_sites`] is set.
+    pub call_site: Option<&'static Location<'static>>,
     /// What the device had left when there was no memory for a request, in bytes, if CUDA said so.
     pub device_free: Option<usize>,
 }
@@ -97,6 +100,7 @@ impl Event {
         };
         Self {
             device_free,
+            call_site: told.site,
             time_us: now(),
             thread: thread_id(),
             action,

@@ -1,6 +1,8 @@
 //! What managers and guards share: the pools and async modes of each device, and the routing of every request to them.
 
-use super::{LiveBlock, adopted::Adopted, release::Releaser, rescue::Served, warm_up::Warmer};
+use super::{
+    adopted::Adopted, release::Releaser, rescue::Served, traffic::Traffic, warm_up::Warmer,
+};
 use crate::{
     capture,
     config::Config,
@@ -14,7 +16,7 @@ use crate::{
     out_of_memory::OutOfMemory,
     planted::{self, Mistake},
     pool::{
-        Announced, BlockRange, FreeOn, LiveRange, Pool, PoolConfig, best_fit, is_refused_by_limit,
+        Announced, BlockRange, FreeOn, Pool, PoolConfig, best_fit, is_refused_by_limit,
         native::{Family, Native},
         observer::{By, Observed, Told, What},
         segment::Source,
@@ -28,7 +30,7 @@ use crate::{
         lock,
     },
 };
-use std::{cell::OnceCell, ffi::c_void, sync::Arc};
+use std::{cell::OnceCell, ffi::c_void, panic::Location, sync::Arc};
 
 /// How often others may take what was made for a request.
 const HASTY: usize = 8;
@@ -54,8 +56,14 @@ pub(crate) struct Inner {
     pub(super) drop_failures: AtomicU64,
     pub(super) last_drop_failure: Mutex<Option<Error>>,
     pub(super) fallback_reported: AtomicBool,
+    /// What was copied and filled.
+    pub(crate) traffic: Traffic,
     /// Whether pageable memory may take the place of pinned memory.
     pub(super) pinned_fallback: bool,
+    /// Whether each block keeps where it was allocated.
+    pub(super) call_sites: bool,
+    /// Whether a request needs nothing but memory: there are usable settings, and no call sites to be kept.
+    pub(super) is_plain: bool,
 }
 
 /// Everything of one device.
@@ -273,6 +281,7 @@ impl Inner {
 
     /// Pinned memory for a raw pointer or a guard; the address, 0 for size 0.
     #[inline]
+    #[track_caller]
     pub fn allocate_pinned(&self, size: usize, raw: bool) -> Result<usize> {
         match self.hit_pinned(size, raw) {
             Some(address) => Ok(address),
@@ -283,7 +292,7 @@ impl Inner {
     /// As [`Inner::hit`], of the pinned pool.
     #[inline]
     fn hit_pinned(&self, size: usize, raw: bool) -> Option<usize> {
-        if self.misconfigured.is_some() || !self.is_usual() {
+        if !self.is_plain || !self.is_usual() {
             return None;
         }
         let address = self.pinned.hit(size, None, raw)?;
@@ -292,6 +301,7 @@ impl Inner {
     }
 
     #[cold]
+    #[track_caller]
     fn allocate_pinned_at_length(&self, size: usize, raw: bool) -> Result<usize> {
         if size == 0 {
             return Ok(0);
@@ -314,17 +324,20 @@ impl Inner {
             }
             other => other,
         };
-        let address = served.inspect_err(|error| {
+        if let Err(error) = &served {
             self.report(Place::Pinned, None, (0, size), None, What::Failure(error));
-        })?;
+        }
+        let address = served?;
         drop(held);
         self.warmer.after_allocation(&self.pinned);
         self.releaser.after_growth();
         self.report(Place::Pinned, None, (address, size), None, What::Allocate);
+        self.note_site(Home::Pinned, address);
         Ok(address)
     }
 
     /// Tells who listens of a block, by address and bytes, or of a request.
+    #[track_caller]
     fn report(
         &self,
         place: Place,
@@ -344,6 +357,7 @@ impl Inner {
             size,
             by: stream.map_or(By::Host, By::Stream),
             stream,
+            site: self.call_sites.then(Location::caller),
             what,
         });
     }
@@ -391,7 +405,7 @@ impl Inner {
     #[inline]
     pub fn hit(&self, ordinal: i32, size: usize, on: Option<&Handle>, raw: bool) -> Option<usize> {
         let usual = self.mode.load(Ordering::Acquire) == DeviceAllocatorMode::BestFitPool.index()
-            && self.misconfigured.is_none()
+            && self.is_plain
             && self.is_usual()
             && on.is_none_or(|handle| !handle.core().has_keeper());
         if usual {
@@ -409,6 +423,7 @@ impl Inner {
 
     /// Device memory for a raw pointer or a guard, and where it lives.
     #[inline]
+    #[track_caller]
     pub fn allocate_device(
         self: &Arc<Self>,
         ordinal: i32,
@@ -424,6 +439,7 @@ impl Inner {
 
     /// As [`Inner::allocate_device`], for what [`Inner::hit`] has not served.
     #[cold]
+    #[track_caller]
     pub(super) fn allocate_device_at_length(
         self: &Arc<Self>,
         ordinal: i32,
@@ -448,8 +464,11 @@ impl Inner {
         };
         let place = Place::Device(ordinal);
         let mode = Some(family.map_or(DeviceAllocatorMode::BestFitPool, Family::mode));
-        let address = (self.with_rescue(allocate, served))
-            .inspect_err(|error| self.report(place, mode, (0, size), on, What::Failure(error)))?;
+        let served = self.with_rescue(allocate, served);
+        if let Err(error) = &served {
+            self.report(place, mode, (0, size), on, What::Failure(error));
+        }
+        let address = served?;
         self.releaser.after_growth();
         self.report(place, mode, (address, size), on, What::Allocate);
         let home = if family.is_some() {
@@ -461,6 +480,7 @@ impl Inner {
         if let Some(keeper) = on.and_then(|handle| handle.core().keeper()) {
             keeper.keep(self, home, BlockRange::all(address), true);
         }
+        self.note_site(home, address);
         Ok((address, home))
     }
 
@@ -727,6 +747,7 @@ impl Inner {
                     size: leaving.size,
                     by: leaving.by,
                     stream: leaving.stream,
+                    site: None,
                     what: What::Free,
                 });
                 false
@@ -934,7 +955,9 @@ impl Inner {
             Touched::by_copy(kind, (dst, size), (src, size)),
             || {
                 // SAFETY: as this function demands; the handle is alive.
-                unsafe { cuda::memcpy_async(dst, src, size, kind, handle.raw()) }
+                unsafe { cuda::memcpy_async(dst, src, size, kind, handle.raw())? };
+                self.traffic.add_copy(kind, size);
+                Ok(())
             },
         )
     }
@@ -953,7 +976,9 @@ impl Inner {
         }
         self.submit(handle, [Touched::by_fill(address, size)], || {
             // SAFETY: as this function demands; the handle is alive.
-            unsafe { cuda::memset_async(address, value, size, handle.raw()) }
+            unsafe { cuda::memset_async(address, value, size, handle.raw())? };
+            self.traffic.add_fill(size);
+            Ok(())
         })
     }
 
@@ -978,25 +1003,6 @@ impl Inner {
             _ => stream_ordered.unwrap_or(handle.device()),
         };
         on_device(device, f)
-    }
-
-    pub(super) fn live_blocks(&self) -> Vec<LiveBlock> {
-        let blocks = |place: Place, ranges: Vec<LiveRange>| {
-            ranges.into_iter().map(move |range| LiveBlock {
-                place,
-                address: range.start,
-                size: range.len,
-                raw: range.raw,
-                kept_by_graph: range.kept,
-            })
-        };
-        let mut live: Vec<LiveBlock> = blocks(Place::Pinned, self.pinned.live_blocks()).collect();
-        for state in self.states() {
-            let place = Place::Device(state.ordinal);
-            live.extend(blocks(place, state.pool.live_blocks()));
-            live.extend(blocks(place, state.native.live_blocks()));
-        }
-        live
     }
 }
 

@@ -22,7 +22,10 @@ use crate::sync::{
         Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
     },
 };
+use held::Held;
 use std::cell::Cell;
+
+mod held;
 
 /// How many calls a thread works with the front before it looks again whether threads compete.
 const CALLS: u32 = 8192;
@@ -62,8 +65,6 @@ struct Entry {
     requested: AtomicUsize,
     /// The stream that it was allocated on, by uid; 0 without one.
     stream: AtomicU64,
-    /// How often it has been handed out again. Changed by the thread alone that has the block.
-    reuses: AtomicU64,
     /// Into whose bins it goes.
     lane: AtomicU32,
     raw: AtomicBool,
@@ -73,8 +74,7 @@ struct Entry {
 #[derive(Debug)]
 #[repr(align(64))]
 struct Lane {
-    /// The bytes in the bins.
-    bytes: AtomicUsize,
+    held: Held,
     /// Numbers of entries, plus one; 0 where there is none.
     bins: Box<[[AtomicU32; DEPTH]]>,
 }
@@ -187,7 +187,7 @@ impl Parts {
             entries: (0..ENTRIES).map(|_| Entry::default()).collect(),
             lanes: (0..lanes)
                 .map(|_| Lane {
-                    bytes: AtomicUsize::new(0),
+                    held: Held::default(),
                     bins: bins(),
                 })
                 .collect(),
@@ -240,16 +240,19 @@ impl Front {
                 continue;
             }
             // The entry is this thread's now.
-            lane.bytes.fetch_sub(entry.len.load(Relaxed), Relaxed);
             if !suits() {
                 // It was another block's when it was looked at, and came back here meanwhile.
+                lane.held.remove(entry.len.load(Relaxed));
                 return Taken::Other(found.wrapping_sub(1));
             }
-            entry.requested.store(size, Relaxed);
+            lane.held.hand_out(len);
+            let before = entry.requested.load(Relaxed);
+            if before != size {
+                lane.held.ask(before, size);
+                entry.requested.store(size, Relaxed);
+            }
             entry.raw.store(raw, Relaxed);
             entry.lane.store(number, Relaxed);
-            let reuses = entry.reuses.load(Relaxed);
-            entry.reuses.store(reuses.wrapping_add(1), Relaxed);
             let address = address_of(entry.word.load(Relaxed));
             remember(address, found.wrapping_sub(1));
             entry.word.store(word(address, WITH_USER), Release);
@@ -288,7 +291,7 @@ impl Front {
         let Some(place) = bin.iter().find(|place| place.load(Relaxed) == 0) else {
             return false;
         };
-        let held = lane.bytes.fetch_add(len, SeqCst).saturating_add(len);
+        let held = lane.held.add(len);
         let flushes = self.flushes.load(SeqCst);
         if held > self.quota.load(Relaxed)
             || entry
@@ -296,7 +299,7 @@ impl Front {
                 .compare_exchange(with_user, word(address, IN_BIN), SeqCst, Relaxed)
                 .is_err()
         {
-            lane.bytes.fetch_sub(len, Relaxed);
+            lane.held.remove(len);
             return false;
         }
         let put = place
@@ -310,7 +313,7 @@ impl Front {
                     .compare_exchange(number.wrapping_add(1), 0, SeqCst, Relaxed)
                     .is_err());
         if !stays {
-            lane.bytes.fetch_sub(len, Relaxed);
+            lane.held.remove(len);
             entry.word.store(with_user, Release);
         }
         stays
@@ -332,20 +335,14 @@ impl Front {
         })
     }
 
-    /// How often blocks have been handed out again by the front; without those that have left it.
-    pub fn reuses(&self) -> u64 {
-        self.parts.get().map_or(0, |parts| {
-            let live = |entry: &&Entry| entry.word.load(Relaxed) != 0;
-            parts
-                .entries
-                .iter()
-                .filter(live)
-                .fold(0, |sum, entry| sum + entry.reuses.load(Relaxed))
-        })
+    /// What the lanes count for the books.
+    pub fn counted(&self) -> held::Counted {
+        let lanes = self.parts.get().map_or(&[][..], |parts| &parts.lanes);
+        held::Counted::sum(lanes.iter().map(|lane| &lane.held))
     }
 
     /// Takes a block out of the front if it is with its user; what it is then. `Err` if it is in a bin.
-    fn leave(&self, number: u32) -> Result<(usize, bool, u64), ()> {
+    fn leave(&self, number: u32) -> Result<(usize, bool), ()> {
         let entry = self
             .parts
             .get()
@@ -360,11 +357,7 @@ impl Front {
         {
             return Err(());
         }
-        Ok((
-            entry.requested.load(Relaxed),
-            entry.raw.load(Relaxed),
-            entry.reuses.load(Relaxed),
-        ))
+        Ok((entry.requested.load(Relaxed), entry.raw.load(Relaxed)))
     }
 }
 
@@ -395,7 +388,6 @@ impl State {
             entry.requested.store(live.requested, Relaxed);
             entry.raw.store(live.raw, Relaxed);
             entry.stream.store(stream, Relaxed);
-            entry.reuses.store(0, Relaxed);
             entry.lane.store(number, Relaxed);
             live.enter_front(place);
             remember(address, place);
@@ -425,10 +417,9 @@ impl State {
         let Some(number) = self.space.data_at(slot).and_then(|live| live.front()) else {
             return true;
         };
-        let Ok((requested, raw, reuses)) = front.leave(number) else {
+        let Ok((requested, raw)) = front.leave(number) else {
             return false;
         };
-        self.counters.hits = self.counters.hits.saturating_add(reuses);
         if let Some(live) = self.space.data_at_mut(slot) {
             live.leave_front(requested, raw);
         }
@@ -442,9 +433,7 @@ impl State {
         };
         let address = address_of(entry.word.load(Acquire));
         let (requested, raw) = (entry.requested.load(Relaxed), entry.raw.load(Relaxed));
-        let reuses = entry.reuses.load(Relaxed);
         entry.word.store(0, Release);
-        self.counters.hits = self.counters.hits.saturating_add(reuses);
         let Some(slot) = self.space.find(address) else {
             return;
         };
@@ -453,7 +442,7 @@ impl State {
         };
         live.leave_front(requested, raw);
         let (place, inherited) = (live.stream(), live.inherited);
-        let given = self.give_back_plain(slot, place, inherited);
+        let given = self.give_back_plain(slot, place, inherited, requested);
         debug_assert!(
             given,
             "only blocks that are freed without marks are in the front"
@@ -494,7 +483,7 @@ impl Pool {
         };
         self.front.flushes.fetch_add(1, SeqCst);
         for lane in &parts.lanes {
-            if lane.bytes.load(SeqCst) == 0 {
+            if lane.held.bytes() == 0 {
                 continue;
             }
             let mut state = self.state.lock();
@@ -504,7 +493,7 @@ impl Pool {
                 }
                 if let Some(number) = place.swap(0, SeqCst).checked_sub(1) {
                     if let Some(entry) = parts.entry(number) {
-                        lane.bytes.fetch_sub(entry.len.load(Relaxed), Relaxed);
+                        lane.held.remove(entry.len.load(Relaxed));
                     }
                     state.free_from_bin(&self.front, number);
                 }
@@ -576,6 +565,7 @@ mod tests {
         }
         let live = manager.stats().device[0].best_fit;
         assert_eq!(live.in_use - before.in_use, 4096);
+        assert_eq!(live.internal_waste - before.internal_waste, 96);
         assert_eq!(live.allocations - before.allocations, 101);
         assert_eq!(live.frees - before.frees, 100);
         assert_eq!(live.live_blocks - before.live_blocks, 1);
@@ -681,7 +671,7 @@ mod tests {
             .collect();
         blocks.into_iter().for_each(free);
         let held: usize = (pool.front.parts.get().unwrap().lanes.iter())
-            .map(|lane| lane.bytes.load(Relaxed))
+            .map(|lane| lane.held.bytes())
             .sum();
         assert!(held > 0 && held <= reserved / SHARE, "{held} of {reserved}");
         // All of it in one block: nothing may be missing.

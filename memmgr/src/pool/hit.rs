@@ -116,6 +116,7 @@ impl State {
             self.order.name(place);
         }
         self.counters.hits += 1;
+        self.counters.asked = self.counters.asked.wrapping_add(size);
         let in_use = self.space.in_use();
         if in_use > self.counters.peak_in_use {
             self.counters.peak_in_use = in_use;
@@ -193,8 +194,8 @@ impl State {
         if !live.is_plain() || named != place || (named.is_none() && !on.is_nobodys()) {
             return false;
         }
-        let inherited = live.inherited;
-        self.give_back_plain(slot, place, inherited)
+        let (inherited, requested) = (live.inherited, live.requested);
+        self.give_back_plain(slot, place, inherited, requested)
     }
 
     /// Gives back a block whose only mark will be the epoch of its stream.
@@ -204,6 +205,7 @@ impl State {
         slot: Slot,
         place: Option<Place>,
         inherited: OwnerId,
+        requested: usize,
     ) -> bool {
         let owner = match place {
             Some(place) => self.order.plain_owner(place),
@@ -213,6 +215,7 @@ impl State {
         if self.space.free_at(slot, owner).is_err() {
             return false;
         }
+        self.counters.asked = self.counters.asked.wrapping_sub(requested);
         if let Some(place) = place {
             self.order.unname(place);
         }

@@ -77,10 +77,14 @@ impl Pool {
                 }
                 block.requested = fronted.map_or(live.requested, |fronted| fronted.requested);
                 block.raw = fronted.map_or(live.raw, |fronted| fronted.raw);
-                block.state = match state.extras.of(live).freed {
+                let extra = state.extras.of(live);
+                block.state = match extra.freed {
                     Some(_) => BlockState::KeptByGraph,
                     None => BlockState::Live,
                 };
+                if let Some(label) = &extra.label {
+                    (block.name, block.call_site) = (label.name.clone(), label.site);
+                }
             }
         }
         Some(block)

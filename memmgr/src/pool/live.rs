@@ -1,6 +1,6 @@
 //! What a pool keeps with a live block: little with every block, and more with those that were copied, passed on or captured.
 
-use super::{FreeOn, best_fit::OwnerId, recorded::Use};
+use super::{FreeOn, best_fit::OwnerId, labels::Label, recorded::Use};
 use crate::stream::StreamCore;
 use std::sync::Arc;
 
@@ -111,6 +111,8 @@ pub(crate) struct Extra {
     pub held: u32,
     /// In whose order it was freed meanwhile.
     pub freed: Option<Freed>,
+    /// What it is called, and where it was allocated.
+    pub label: Option<Box<Label>>,
 }
 
 /// What was kept of a block that has none.
@@ -120,6 +122,7 @@ static NONE: Extra = Extra {
     followers: Vec::new(),
     held: 0,
     freed: None,
+    label: None,
 };
 
 /// All [`Extra`]s of a pool. Those of blocks that were freed are used again, with the room that their lists have.
@@ -170,7 +173,7 @@ impl Extras {
         clear(&mut extra.inherited);
         clear(&mut extra.uses);
         clear(&mut extra.followers);
-        (extra.held, extra.freed) = (0, None);
+        (extra.held, extra.freed, extra.label) = (0, None, None);
         self.vacant.push(at.0);
     }
 

@@ -354,7 +354,7 @@ impl Pool {
         };
         loop {
             let core = on.map(Handle::core);
-            let (address, marks) = {
+            let (address, marks, stolen) = {
                 let mut guard = self.state.lock();
                 let State { space, order, .. } = &mut *guard;
                 let Some(taken) =
@@ -363,9 +363,10 @@ impl Pool {
                     return Ok(None);
                 };
                 let marks = order.marks_of(taken.owners.iter().copied(), core);
+                let stolen = order.has_marks_of_others(&taken.owners, core);
                 let place = core.map(|core| order.place(core));
                 let address = guard.hand_out(taken, size, place, raw);
-                (address, marks)
+                (address, marks, stolen)
             };
             let waited = marks.iter().try_for_each(|mark| match waits {
                 _ if planted::is_made(Mistake::RequestsDoNotWait) => Ok(()),
@@ -385,6 +386,7 @@ impl Pool {
                     }
                     state.counters.reuses += 1;
                     state.counters.waits += u64::from(!marks.is_empty());
+                    state.counters.steals += u64::from(stolen);
                     return Ok(Some(address));
                 }
                 Err(error) => {

@@ -9,6 +9,7 @@ pub(crate) mod best_fit;
 mod front;
 mod hit;
 pub(crate) mod host_memory;
+mod labels;
 mod listing;
 mod live;
 mod mapped;
@@ -16,12 +17,15 @@ mod miss;
 pub(crate) mod native;
 pub(crate) mod observer;
 mod order;
+mod peaks;
 mod recorded;
 pub(crate) mod segment;
 mod uses;
 
+pub(crate) use labels::Label;
 pub(crate) use live::Freed;
 pub(crate) use miss::{Busy, Seen, is_refused_by_limit};
+pub(crate) use peaks::{FIRST_SCOPE, High};
 pub(crate) use recorded::{Span, Use, Users, pending_uses, query_all, record};
 pub(crate) use uses::{BlockRange, check_inside};
 
@@ -33,7 +37,7 @@ use crate::{
     mode::DeviceAllocatorMode,
     out_of_memory::{Holders, OutOfMemory},
     source::DeviceSource,
-    stats::PoolStats,
+    stats::{PoolFragmentation, PoolStats},
     stream::{Handle, StreamCore},
     sync::{Condvar, atomic::AtomicBool, thread::ThreadId},
 };
@@ -45,6 +49,7 @@ use live::{Extra, Extras, Live, Place as StreamPlace};
 use miss::Request;
 use observer::{By, Observed, SegmentChange, Told, What};
 use order::{Order, SETTLE_BUDGET};
+use peaks::Peaks;
 use segment::{Capacity, Source};
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -64,10 +69,14 @@ pub(crate) struct PoolConfig {
 /// Counters that the space does not keep.
 #[derive(Debug, Default)]
 struct Counters {
+    /// The highest since a peak was asked for anew: `peaks` has what was before.
     peak_in_use: usize,
     peak_reserved: usize,
+    peaks: Peaks,
     /// The largest request that was not served at the first look.
     largest_miss: usize,
+    /// What was asked for of all live blocks, in bytes; wraps, as what the front's lanes count is added to it.
+    asked: usize,
     /// Requests that were served at the first look.
     hits: u64,
     /// Requests that were served later.
@@ -75,6 +84,7 @@ struct Counters {
     /// Those of them that needed no new segment.
     reuses: u64,
     waits: u64,
+    steals: u64,
     growths: u64,
     moves: u64,
     /// Bytes of chunks that have moved, and of those that were made.
@@ -121,13 +131,16 @@ pub(crate) struct Pool {
 }
 
 /// A live block: its start, what was asked for in bytes, and whether it was handed out as a raw pointer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LiveRange {
     pub start: usize,
     pub len: usize,
     pub raw: bool,
     /// Whether it was freed, and only a captured graph keeps it.
     pub kept: bool,
+    /// CUDA's id of the stream that it was allocated on.
+    pub stream: Option<u64>,
+    pub label: Label,
 }
 
 /// In whose order a block is freed.
@@ -310,6 +323,7 @@ impl Pool {
             size: len,
             by: By::Host,
             stream: None,
+            site: None,
             what: What::Segment {
                 change,
                 mapped: self.source.mapped().is_some(),
@@ -348,30 +362,32 @@ impl Pool {
         (config.limit, config.limit_share) = (bytes, None);
     }
 
-    /// The figures. Looks at every block.
+    /// The figures. Looks at no block, but for what threads that compete hold back.
     pub fn stats(&self) -> PoolStats {
         self.flush_front();
         let state = self.state.lock();
         let (space, counters) = (state.space.stats(), &state.counters);
-        let waste = (state.space).waste(counters.largest_miss, |live| self.requested(live));
-        let hits = counters.hits.saturating_add(self.front.reuses());
+        let front = self.front.counted();
+        let asked = counters.asked.wrapping_add(front.asked);
+        let hits = counters.hits.wrapping_add(front.handed_out);
         let allocations = hits.saturating_add(counters.served);
+        let peak = counters.peaks.since_reset(state.watermark());
         PoolStats {
             in_use: space.in_use,
             reserved: space.reserved,
             idle: space.idle,
             pending: space.pending,
             largest_idle: space.largest_idle,
-            internal_waste: waste.internal,
-            external_waste: waste.external,
+            internal_waste: space.in_use.saturating_sub(asked),
             largest_miss: counters.largest_miss,
-            peak_in_use: counters.peak_in_use,
-            peak_reserved: counters.peak_reserved,
+            peak_in_use: peak.in_use,
+            peak_reserved: peak.reserved,
             allocations,
             // Each block that was handed out is live or was freed.
             frees: allocations.saturating_sub(space.live_blocks as u64),
             reuses: hits.saturating_add(counters.reuses),
             waits: counters.waits,
+            steals: counters.steals,
             growths: counters.growths,
             moves: counters.moves,
             failures: counters.failures,
@@ -383,14 +399,50 @@ impl Pool {
         }
     }
 
+    /// What of the idle memory lies in spans shorter than the largest miss. Looks at every block.
+    pub fn fragmentation(&self) -> PoolFragmentation {
+        self.flush_front();
+        let state = self.state.lock();
+        let largest_miss = state.counters.largest_miss;
+        let stats = state.space.stats();
+        PoolFragmentation {
+            external_waste: state.space.idle_below(largest_miss),
+            largest_miss,
+            idle: stats.idle,
+            largest_idle: stats.largest_idle,
+        }
+    }
+
     /// Sets the peaks to what is the case now.
     pub fn reset_peak(&self) {
         self.flush_front();
         let mut state = self.state.lock();
-        let stats = state.space.stats();
-        state.counters.peak_in_use = stats.in_use;
-        state.counters.peak_reserved = stats.reserved;
+        let watermark = state.watermark();
+        state.counters.peaks.reset(watermark);
+        state.restart_watermark();
         state.counters.largest_miss = 0;
+    }
+
+    /// A scope begins to watch the peaks; what is the case now.
+    pub fn begin_peak(&self, scope: u64) -> High {
+        self.flush_front();
+        let mut state = self.state.lock();
+        let watermark = state.watermark();
+        state.counters.peaks.begin(scope, watermark);
+        state.restart_watermark()
+    }
+
+    /// The peaks since a scope began.
+    pub fn peak_since(&self, scope: u64) -> High {
+        let state = self.state.lock();
+        state.counters.peaks.since(scope, state.watermark())
+    }
+
+    /// A scope has ended.
+    pub fn end_peak(&self, scope: u64) {
+        let mut state = self.state.lock();
+        let watermark = state.watermark();
+        state.counters.peaks.end(scope, watermark);
     }
 
     /// What was asked for of a live block, in bytes.
@@ -416,6 +468,8 @@ impl Pool {
                     len: fronted.map_or(live.data.requested, |fronted| fronted.requested),
                     raw: fronted.map_or(live.data.raw, |fronted| fronted.raw),
                     kept: state.extras.of(live.data).freed.is_some(),
+                    stream: state.order.core(live.data.stream()).map(|core| core.id()),
+                    label: Label::of(state.extras.of(live.data).label.as_deref()),
                 })
             })
             .collect()
@@ -467,10 +521,31 @@ impl Pool {
         self.flush_front();
         let state = self.state.lock();
         state.space.check()?;
+        self.check_asked(&state)?;
         if self.source.mapped().is_some() {
             state.arena.check(&state.space)?;
         }
         state.order.check(&state.space, &state.extras)
+    }
+
+    /// Whether what was asked for of all live blocks is counted right. What the front hands out meanwhile changes both.
+    fn check_asked(&self, state: &State) -> Result<(), String> {
+        let counted = || {
+            state
+                .counters
+                .asked
+                .wrapping_add(self.front.counted().asked)
+        };
+        let before = counted();
+        let blocks = state.space.live_blocks();
+        let walked = blocks.fold(0, |sum, live| self.requested(live.data).wrapping_add(sum));
+        let after = counted();
+        if before == after && walked != after {
+            return Err(format!(
+                "{walked} bytes were asked for of the live blocks, {after} are counted"
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -489,6 +564,25 @@ impl State {
         self.take_usable(request.size, place, request.raw)
     }
 
+    /// The highest since [`State::restart_watermark`].
+    fn watermark(&self) -> High {
+        High {
+            in_use: self.counters.peak_in_use,
+            reserved: self.counters.peak_reserved,
+        }
+    }
+
+    /// Lets the watermark start again at what is the case now.
+    fn restart_watermark(&mut self) -> High {
+        let now = High {
+            in_use: self.space.in_use(),
+            reserved: self.space.reserved(),
+        };
+        self.counters.peak_in_use = now.in_use;
+        self.counters.peak_reserved = now.reserved;
+        now
+    }
+
     /// Enters a block that was just taken.
     fn hand_out(
         &mut self,
@@ -498,6 +592,7 @@ impl State {
         raw: bool,
     ) -> usize {
         debug_assert!(taken.len >= requested, "a block is as long as asked");
+        self.counters.asked = self.counters.asked.wrapping_add(requested);
         if let Some(place) = place {
             self.order.name(place);
         }
@@ -571,6 +666,7 @@ impl State {
 
     /// A block that carried this is gone.
     fn forget(&mut self, live: &Live) {
+        self.counters.asked = self.counters.asked.wrapping_sub(live.requested);
         if let Some(place) = live.stream() {
             self.order.unname(place);
         }

@@ -5,8 +5,10 @@
 //! (one that allocates and never waits, one that frees and waits for whatever it must).
 
 use super::{
-    Announced, BlockRange, FreeOn, Freed, Leaving, LiveRange, Span, Use, Users, best_fit, core_of,
-    freed_by, leave_to_graph, pending_uses, query_all, record,
+    Announced, BlockRange, FreeOn, Freed, Label, Leaving, LiveRange, Span, Use, Users, best_fit,
+    core_of, freed_by, leave_to_graph,
+    peaks::{High, Peaks},
+    pending_uses, query_all, record,
     segment::internal_stream,
     uses::{check_inside, kept_by_a_graph},
 };
@@ -17,7 +19,7 @@ use crate::{
     error::{Error, Place, Result},
     event::Fence,
     mode::DeviceAllocatorMode,
-    out_of_memory::{Holder, Holders, OutOfMemory},
+    out_of_memory::{Held, Holders, OutOfMemory},
     planted::{self, Mistake},
     process,
     snapshot::{self, BlockState, Segment},
@@ -42,6 +44,9 @@ pub(crate) enum Family {
     /// `cudaMallocFromPoolAsync` on the manager's pool.
     Own,
 }
+
+/// Both.
+pub(crate) const FAMILIES: [Family; 2] = [Family::Current, Family::Own];
 
 impl Family {
     /// The family that serves a mode.
@@ -72,18 +77,28 @@ struct Block {
     /// As of [`Live`](super::order::Live).
     held: u32,
     freed: Option<Freed>,
+    label: Option<Box<Label>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     blocks: BTreeMap<usize, Block>,
+    /// The peak is the highest since one was asked for anew: `peaks` has what was before.
     stats: [PoolStats; 2],
+    peaks: [Peaks; 2],
     /// Blocks whose free could not be submitted where it was asked for (in a host function, or behind a stream that is being
     /// captured): the next call that can does it.
     parked: Vec<(usize, Vec<Arc<Fence>>)>,
     /// Points of streams on which blocks were freed that the host has not seen to be free since, by the stream's uid:
     /// open ones, or, on a per-thread stream, the last free.
     freed_on: BTreeMap<u64, Arc<Fence>>,
+}
+
+fn watermark(stats: &PoolStats) -> High {
+    High {
+        in_use: stats.peak_in_use,
+        reserved: 0,
+    }
 }
 
 /// What managers left that were dropped in a host function.
@@ -268,6 +283,7 @@ impl Native {
                 users: Users::new(stream, uses),
                 held: 0,
                 freed: None,
+                label: None,
             },
         );
         // Other code freed a block behind our back and the driver gave the address out again.
@@ -354,10 +370,11 @@ impl Native {
     pub fn holders(&self, family: Family) -> Holders {
         let state = lock(&self.state);
         let live = (state.blocks.iter()).filter(|(_, block)| block.family == family);
-        Holders::of(live.map(|(address, block)| Holder {
+        Holders::of(live.map(|(address, block)| Held {
             size: block.requested,
             address: *address,
             stream: block.users.stream.as_ref().map(|core| core.id()),
+            label: block.label.as_deref(),
         }))
     }
 
@@ -690,6 +707,8 @@ impl Native {
                 len: block.requested,
                 raw: block.raw,
                 kept: block.freed.is_some(),
+                stream: block.users.stream.as_ref().map(|core| core.id()),
+                label: Label::of(block.label.as_deref()),
             })
             .collect()
     }
@@ -713,11 +732,18 @@ impl Native {
                 },
                 stream: block.users.stream.as_ref().map(|core| core.id()),
                 raw: block.raw,
-                name: None,
-                call_site: None,
+                name: block.label.as_ref().and_then(|label| label.name.clone()),
+                call_site: block.label.as_ref().and_then(|label| label.site),
             }],
         };
         state.blocks.iter().map(segment).collect()
+    }
+
+    /// Changes the label of the live block that starts at `address`; whether there is one.
+    pub(super) fn with_label(&self, address: usize, change: impl FnOnce(&mut Label)) -> bool {
+        let mut state = lock(&self.state);
+        let block = state.blocks.get_mut(&address);
+        (block.map(|block| change(block.label.get_or_insert_default()))).is_some()
     }
 
     /// As [`super::Pool::announce_free`].
@@ -739,12 +765,45 @@ impl Native {
 
     /// The figures of one family.
     pub fn stats(&self, family: Family) -> PoolStats {
-        lock(&self.state).stats[family as usize]
+        let state = lock(&self.state);
+        let family = family as usize;
+        let stats = state.stats[family];
+        PoolStats {
+            peak_in_use: state.peaks[family].since_reset(watermark(&stats)).in_use,
+            ..stats
+        }
+    }
+
+    /// As [`super::Pool::begin_peak`]; nothing is known of what the driver holds.
+    pub fn begin_peak(&self, family: Family, scope: u64) -> High {
+        let mut state = lock(&self.state);
+        let State { stats, peaks, .. } = &mut *state;
+        let stats = &mut stats[family as usize];
+        peaks[family as usize].begin(scope, watermark(stats));
+        stats.peak_in_use = stats.in_use;
+        watermark(stats)
+    }
+
+    /// As [`super::Pool::peak_since`].
+    pub fn peak_since(&self, family: Family, scope: u64) -> High {
+        let state = lock(&self.state);
+        let family = family as usize;
+        state.peaks[family].since(scope, watermark(&state.stats[family]))
+    }
+
+    /// As [`super::Pool::end_peak`].
+    pub fn end_peak(&self, family: Family, scope: u64) {
+        let mut state = lock(&self.state);
+        let State { stats, peaks, .. } = &mut *state;
+        peaks[family as usize].end(scope, watermark(&stats[family as usize]));
     }
 
     /// Sets the peaks to what is the case now, also in the driver's pool if `family` owns one.
     pub fn reset_peak(&self) {
-        for stats in &mut lock(&self.state).stats {
+        let mut state = lock(&self.state);
+        let State { stats, peaks, .. } = &mut *state;
+        for (stats, peaks) in stats.iter_mut().zip(peaks) {
+            peaks.reset(watermark(stats));
             stats.peak_in_use = stats.in_use;
         }
     }

@@ -12,7 +12,7 @@ use crate::{
         atomic::{AtomicBool, Ordering},
     },
 };
-use std::{fmt, ops::Range, sync::Arc};
+use std::{fmt, ops::Range, panic::Location, sync::Arc};
 
 /// In whose order a block changes hands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,6 +70,8 @@ pub(crate) struct Told<'a> {
     pub by: By,
     /// The stream that the caller named, or that the block was allocated on where a guard frees it.
     pub stream: Option<u64>,
+    /// Where the program asked, if that is kept.
+    pub site: Option<&'static Location<'static>>,
     pub what: What<'a>,
 }
 

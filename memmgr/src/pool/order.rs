@@ -698,6 +698,13 @@ impl Order {
         marks
     }
 
+    /// Whether any of these owners has a mark, complete or not, of another stream than `by`.
+    pub fn has_marks_of_others(&self, owners: &[OwnerId], by: Option<&Arc<StreamCore>>) -> bool {
+        let entries = owners.iter().filter_map(|id| self.entry(*id));
+        let mut marks = entries.flat_map(|entry| &entry.marks);
+        marks.any(|mark| !by.is_some_and(|core| core.is_same(mark.core())))
+    }
+
     /// How costly it is to wait for an owner: streams to wait for, open epochs counting more. `None`: no proof of
     /// completion will come.
     pub fn rank(&self, id: OwnerId, by: Option<&Arc<StreamCore>>) -> Option<u32> {

@@ -9,7 +9,7 @@ use crate::{
     events::{Action, Event},
     mode::DeviceAllocatorMode,
 };
-use std::io;
+use std::{io, panic::Location};
 
 /// Writes all of it.
 pub(super) fn write(snapshot: &Snapshot, mut to: impl Encoder) -> io::Result<()> {
@@ -178,21 +178,22 @@ fn block(block: &Block, to: &mut impl Encoder) {
         }
         BlockState::Live | BlockState::Idle => {}
     }
+    frames(to, block.name.as_deref(), block.call_site);
+    to.end_dict();
+}
+
+/// The one frame that there is, if anything is known.
+fn frames(to: &mut impl Encoder, name: Option<&str>, site: Option<&Location<'_>>) {
     to.key("frames");
     to.list();
-    if block.name.is_some() || block.call_site.is_some() {
+    if name.is_some() || site.is_some() {
         to.dict();
-        entry(to, "name", block.name.as_deref().unwrap_or(""));
-        entry(to, "filename", block.call_site.map_or("", |at| at.file()));
-        count(
-            to,
-            "line",
-            block.call_site.map_or(0, |at| at.line()) as usize,
-        );
+        entry(to, "name", name.unwrap_or(""));
+        entry(to, "filename", site.map_or("", |at| at.file()));
+        count(to, "line", site.map_or(0, |at| at.line()) as usize);
         to.end_dict();
     }
     to.end_list();
-    to.end_dict();
 }
 
 fn event(event: &Event, to: &mut impl Encoder) {
@@ -215,9 +216,7 @@ fn event(event: &Event, to: &mut impl Encoder) {
         entry(to, "user_metadata", "");
         to.key("thread");
         to.number(event.thread);
-        to.key("frames");
-        to.list();
-        to.end_list();
+        frames(to, None, event.call_site);
         to.end_dict();
     };
     match event.action {

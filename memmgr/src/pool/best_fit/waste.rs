@@ -1,36 +1,18 @@
 //! What fragmentation takes, and what keeps whole segments from being idle: walks over all records.
 
-use super::{GRANULE, OwnerId, OwnerList, Space, blocks::Body};
-
-/// What a walk has found; lengths in bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Waste {
-    /// What live blocks have beyond what was asked for.
-    pub internal: usize,
-    /// All idle spans that are shorter than the length asked about, together.
-    pub external: usize,
-}
+use super::{OwnerId, OwnerList, Space, blocks::Body};
 
 impl<T: Default> Space<T> {
-    /// What live blocks have beyond what was asked for, and what of the idle memory lies in spans shorter than `len`. `asked`
-    /// says what was asked for of a live block. Looks at every block.
-    pub fn waste(&self, len: usize, asked: impl Fn(&T) -> usize) -> Waste {
-        let mut waste = Waste::default();
-        for block in self.blocks.records() {
-            match &block.body {
-                Body::Live(data) => {
-                    // What rounding adds is less than a granule: a datum that says otherwise is in between.
-                    let more = block.len.saturating_sub(asked(data)).min(GRANULE - 1);
-                    waste.internal = waste.internal.saturating_add(more);
-                }
-                Body::Free(span) if span.owner == OwnerId::IDLE && block.len < len => {
-                    waste.external = waste.external.saturating_add(block.len);
-                }
-                Body::Free(_) | Body::Vacant | Body::Gap => {}
-            }
-        }
-        waste
+    /// What of the idle memory lies in spans shorter than `len`, in bytes. Looks at every block.
+    pub fn idle_below(&self, len: usize) -> usize {
+        let records = self.blocks.records().iter();
+        let short = records.filter(|block| match &block.body {
+            Body::Free(span) => span.owner == OwnerId::IDLE && block.len < len,
+            Body::Live(_) | Body::Vacant | Body::Gap => false,
+        });
+        short.fold(0, |sum, block| sum.saturating_add(block.len))
     }
+
     /// The segments without a live block in which not everything is idle: their lengths, and who must have finished.
     pub fn unsettled(&self) -> Vec<(usize, OwnerList)> {
         let owners = |segment: &super::space::Segment| {

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     error::Result,
     event::Fence,
-    out_of_memory::{Holder, Holders, OutOfMemory},
+    out_of_memory::{Held, Holders, OutOfMemory},
 };
 use std::{cmp::Reverse, sync::Arc};
 
@@ -113,10 +113,11 @@ impl Pool {
         self.flush_front();
         let state = self.state.lock();
         let stream = |live| Some(state.order.core(live)?.id());
-        Holders::of(state.space.live_blocks().map(|live| Holder {
+        Holders::of(state.space.live_blocks().map(|live| Held {
             size: self.requested(live.data),
             address: live.addr,
             stream: stream(live.data.stream()),
+            label: state.extras.of(live.data).label.as_deref(),
         }))
     }
 }
