@@ -85,8 +85,6 @@ typedef struct memmgr_pool_stats {
   size_t live_blocks;
   // What live blocks hold beyond what was asked for.
   size_t internal_waste;
-  // What is idle and was of no use to the largest request that found nothing.
-  size_t external_waste;
   // The largest request that found nothing.
   size_t largest_miss;
 } memmgr_pool_stats;
@@ -128,6 +126,11 @@ enum memmgr_status memmgr_device_stats(int32_t device,
                                        int32_t mode,
                                        struct memmgr_pool_stats *out,
                                        size_t size);
+
+// What is idle in a device's own pool, or in the pinned pool for device -1, and was of no use to the largest request that
+// found nothing; bytes. Looks at every block.
+enum memmgr_status memmgr_external_waste(int32_t device,
+                                         size_t *bytes);
 
 // Lets the peaks begin anew at what is there now.
 enum memmgr_status memmgr_reset_peaks(void);
@@ -225,6 +228,11 @@ enum memmgr_status memmgr_shutdown_and_free_all(size_t *released, size_t *live);
 
 // Walks all bookkeeping and verifies it; for tests and debugging.
 enum memmgr_status memmgr_check(void);
+
+// Writes all segments with their blocks, and the last events that `MEMMGR_EVENT_RING` keeps, to the file at `path`, in a
+// `memmgr_snapshot_format`. The file is replaced as a whole, or stays what it was. `memmgr report` and PyTorch's viewer open it.
+enum memmgr_status memmgr_snapshot(const char *path,
+                                   int32_t format);
 
 // What the last failed call of this thread had to say: one sentence or several, "" if none has failed. The text stays where it
 // is until the next call of this thread that fails.

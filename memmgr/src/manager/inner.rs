@@ -350,6 +350,12 @@ impl Inner {
             return;
         }
         let stream = on.map(|handle| handle.core().id());
+        // By itself: the caller of a closure would be somebody else.
+        let site = if self.call_sites {
+            Some(Location::caller())
+        } else {
+            None
+        };
         self.observed.tell(&Told {
             place,
             mode,
@@ -357,7 +363,7 @@ impl Inner {
             size,
             by: stream.map_or(By::Host, By::Stream),
             stream,
-            site: self.call_sites.then(Location::caller),
+            site,
             what,
         });
     }
