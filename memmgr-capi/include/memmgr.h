@@ -53,6 +53,14 @@ typedef enum memmgr_device_allocator_mode {
   MEMMGR_CUDA_ASYNC_POOL = 2,
 } memmgr_device_allocator_mode;
 
+// How a snapshot is written.
+typedef enum memmgr_snapshot_format {
+  // As `torch.cuda.memory._dump_snapshot` of PyTorch writes it, for its viewer.
+  MEMMGR_SNAPSHOT_PICKLE = 0,
+  // The same values in JSON.
+  MEMMGR_SNAPSHOT_JSON = 1,
+} memmgr_snapshot_format;
+
 // What a pool holds, and what it has done. Sizes are in bytes.
 typedef struct memmgr_pool_stats {
   // In live blocks, rounded up to the granule of 256 bytes.
