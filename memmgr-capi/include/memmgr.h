@@ -53,6 +53,14 @@ typedef enum memmgr_device_allocator_mode {
   MEMMGR_CUDA_ASYNC_POOL = 2,
 } memmgr_device_allocator_mode;
 
+// How a snapshot is written.
+typedef enum memmgr_snapshot_format {
+  // As `torch.cuda.memory._dump_snapshot` of PyTorch writes it, for its viewer.
+  MEMMGR_SNAPSHOT_PICKLE = 0,
+  // The same values in JSON.
+  MEMMGR_SNAPSHOT_JSON = 1,
+} memmgr_snapshot_format;
+
 // What a pool holds, and what it has done. Sizes are in bytes.
 typedef struct memmgr_pool_stats {
   // In live blocks, rounded up to the granule of 256 bytes.
@@ -242,6 +250,11 @@ enum memmgr_status memmgr_shutdown_and_free_all(size_t *released, size_t *live);
 
 // Walks all bookkeeping and verifies it; for tests and debugging.
 enum memmgr_status memmgr_check(void);
+
+// Writes all segments with their blocks, and the last events that `MEMMGR_EVENT_RING` keeps, to the file at `path`, in a
+// `memmgr_snapshot_format`. The file is replaced as a whole, or stays what it was. `memmgr report` and PyTorch's viewer open it.
+enum memmgr_status memmgr_snapshot(const char *path,
+                                   int32_t format);
 
 // What the last failed call of this thread had to say: one sentence or several, "" if none has failed. The text stays where it
 // is until the next call of this thread that fails.

@@ -12,6 +12,7 @@ mod figures;
 mod hooks;
 mod memory;
 mod settings;
+mod snapshot;
 mod status;
 mod streams;
 mod torch;

@@ -91,8 +91,8 @@ fn compiled(source: &str, more: &[&str]) -> (tempfile::TempDir, Command) {
 
 #[test]
 fn a_c_program_gets_what_it_asks_for_and_every_mistake_is_refused() {
-    let (_room, mut program) = compiled("calls.c", &[]);
-    let printed = run(&mut program);
+    let (room, mut program) = compiled("calls.c", &[]);
+    let printed = run(program.current_dir(room.path()));
     print!("{printed}");
     assert!(printed.contains("backend: simulated"), "{printed}");
     assert!(

@@ -133,7 +133,12 @@ pub fn select(ordinal: i32) -> Result<()> {
 /// The settings of a manager that works for others: the defaults, with the source of device memory that the environment
 /// names.
 pub fn config() -> Result<Config> {
-    Ok(Config::default().device_source(Config::from_env()?.device_source))
+    let named = Config::from_env()?;
+    let mut config = Config::default()
+        .device_source(named.device_source)
+        .event_ring(named.event_ring);
+    config.log_file = named.log_file;
+    Ok(config)
 }
 
 /// The mode that the current device grants when `mode` is asked for.

@@ -88,7 +88,8 @@ pub struct DemoOptions {
   memmgr replay tests/data/traces/*.csv.gz
   memmgr replay program.csv --mode pool --json replay.json
   memmgr replay program.csv --mode pool --lag 0.5
-  memmgr replay program.csv --mode pool --capacity 16G")]
+  memmgr replay program.csv --mode pool --capacity 16G
+  memmgr replay program.csv --mode pool --snapshot peak.pickle")]
 pub struct ReplayOptions {
     /// Traces in RMM's log format, .csv or .csv.gz
     #[arg(required = true, value_name = "TRACE")]
@@ -127,9 +128,16 @@ pub struct ReplayOptions {
     pub json: Option<PathBuf>,
     /// Also write the figures of the last trace and mode to this file, in Prometheus' text format
     ///
-    /// As they are when both passes are over. The file is written as that of --json; `-` is standard output.
+    /// As they are when all passes are over. The file is written as that of --json; `-` is standard output.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["lag", "capacity"])]
     pub prometheus: Option<PathBuf>,
+    /// Also write a snapshot of the memory, with the calls before it, for `memmgr report` and PyTorch's viewer
+    ///
+    /// Of the moment when the most bytes are live, in the last pass. JSON if the name ends in .json,
+    /// otherwise a pickle as torch.cuda.memory._dump_snapshot writes it. For one trace in one mode. Every
+    /// call is recorded then, which the times include.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["lag", "capacity"])]
+    pub snapshot: Option<PathBuf>,
     /// The device to use, as `memmgr info` numbers them
     #[arg(
         long,
@@ -142,9 +150,9 @@ pub struct ReplayOptions {
 
 /// Make a page about recorded allocations: how much, when, who, why not less.
 ///
-/// An input is an allocation log in RMM's CSV format, a PyTorch memory snapshot (what
-/// torch.cuda.memory._dump_snapshot writes), or what `memmgr replay --json` writes; its content tells. Each
-/// may be compressed with gzip. The page is one HTML file that needs no network. No device is used.
+/// An input is an allocation log in RMM's CSV format (MEMMGR_LOG_FILE writes one), a memory snapshot (what
+/// torch.cuda.memory._dump_snapshot writes, or a manager, also as JSON), or what `memmgr replay --json`
+/// writes; its content tells. Each may be compressed with gzip. The page is one HTML file that needs no network. No device is used.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   memmgr report tests/data/traces/*.csv.gz -o report.html

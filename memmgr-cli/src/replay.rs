@@ -109,6 +109,10 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
         let error = io::Error::other("--json and --prometheus name the same file");
         return Err(cannot_write(path, error));
     }
+    let snapshot = options.snapshot.as_deref();
+    if let Some(path) = snapshot {
+        check_snapshot(path, options)?;
+    }
     let traces = load(&options.traces)?;
     let peak = traces.iter().map(|t| t.trace.peak_live).max().unwrap_or(0);
     // A device that is larger than the limit that is looked for.
@@ -175,6 +179,24 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
     Ok(())
 }
 
+/// Whether a snapshot can be taken of what is asked for, and be written.
+fn check_snapshot(path: &Path, options: &ReplayOptions) -> Result<()> {
+    if options.traces.len() != 1 || options.mode.modes().len() != 1 {
+        return Err(Failure::message(
+            "--snapshot is of one trace in one mode: name one trace, and --mode pool".to_owned(),
+        ));
+    }
+    if path == "-" {
+        return Err(Failure::message(
+            "--snapshot needs the name of a file".to_owned(),
+        ));
+    }
+    let prepared = Output::prepare(path, &options.traces);
+    prepared
+        .map(drop)
+        .map_err(|error| cannot_write(path, error))
+}
+
 /// Says on standard error which rows are no measure of their mode, and how much memory there was.
 fn warn_of_failures(rows: &[json::Row], ordinal: i32) -> Result<()> {
     for row in rows.iter().filter(|row| row.failures > 0) {
@@ -201,11 +223,17 @@ fn replay(
     last: &mut Stats,
 ) -> Result<json::Row> {
     let (trace, ordinal) = (&named.trace, options.device);
-    let manager = MemoryManager::new(device::config()?.mode(mode))?;
+    let mut config = device::config()?.mode(mode);
+    if options.snapshot.is_some() {
+        // The last pass and the one before, and the growth that they need.
+        config.event_ring = trace.events.len().saturating_mul(3).saturating_add(10_000);
+    }
+    let manager = MemoryManager::new(config)?;
     if mode == DeviceAllocatorMode::AsyncStreamOrdered {
         cuda::reset_current_pool(ordinal)?;
     }
     let mut managed = Managed::new(&manager, trace.streams)?;
+    managed.takes_snapshot = options.snapshot.is_some();
     let mut passes: Vec<Pass> = Vec::with_capacity(options.passes);
     let mut reserved = Vec::with_capacity(options.passes);
     for _ in 0..options.passes {
@@ -217,6 +245,14 @@ fn replay(
     let usage = device::usage(&manager, mode, ordinal)?;
     for stream in &managed.streams {
         stream.synchronize()?;
+    }
+    if let (Some(path), Some(snapshot)) = (&options.snapshot, managed.snapshot.take()) {
+        let json = path.extension().is_some_and(|ending| ending == "json");
+        let written = match json {
+            true => snapshot.write_json(path),
+            false => snapshot.write_pickle(path),
+        };
+        written.map_err(|error| cannot_write(path, error))?;
     }
     let own = mode == DeviceAllocatorMode::BestFitPool;
     let waste = managed

@@ -338,6 +338,13 @@ fn bad_inputs_are_refused_in_one_line() {
             b"[".to_vec(),
             "expected what `memmgr replay --json` writes",
         ),
+        ("p.json", b"{".to_vec(), "line 1, column"),
+        ("q.json", b"{}".to_vec(), "no `segments`"),
+        (
+            "r.json",
+            b"{\"segments\": [], \"memmgr\": {}}".to_vec(),
+            "nothing had been allocated",
+        ),
         ("o.gz", b"\x1f\x8b\x08\0\0\0".to_vec(), "cut off"),
     ];
     for (name, content, says) in cases {

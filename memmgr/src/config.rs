@@ -5,7 +5,7 @@ use crate::{
     mode::DeviceAllocatorMode,
     source::DeviceSource,
 };
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 /// What a miss does first when memory of other streams is about to become free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -99,6 +99,17 @@ pub struct Config {
     pub mode: DeviceAllocatorMode,
     /// Growing first, or waiting first.
     pub reuse: Reuse,
+    /// Logs every allocation and free into files in RMM's CSV format, which `memmgr replay` and `memmgr report` read; none by
+    /// default. `log.csv` gives `log.dev0.csv` for device 0, and so on, and `log.pinned.csv`; `%p` in the name is the number
+    /// of the process. A file is begun anew by the first manager of a process that logs into it; others go on with it.
+    ///
+    /// Lines are written by a thread, within a second. A file that cannot be written gives one warning, and
+    /// [`MemoryManager::flush_log`](crate::MemoryManager::flush_log) says why; the program goes on. A forked child logs
+    /// nothing.
+    pub log_file: Option<PathBuf>,
+    /// How many of the last events are kept in memory, for
+    /// [`MemoryManager::events`](crate::MemoryManager::events); 0, the default, is none. One takes about 100 bytes.
+    pub event_ring: usize,
     /// Whether each block keeps the place in the program where it was allocated, for out-of-memory errors and reports of live
     /// blocks; off by default. It costs an allocation and its free about as much again, and what threads hand to each other
     /// without the lock is none of it.
@@ -124,6 +135,8 @@ impl Default for Config {
             shareable: false,
             mode: DeviceAllocatorMode::default(),
             reuse: Reuse::default(),
+            log_file: None,
+            event_ring: 0,
             call_sites: false,
         }
     }
@@ -172,8 +185,17 @@ impl Config {
         mode: DeviceAllocatorMode;
         /// Sets [`Config::reuse`].
         reuse: Reuse;
+        /// Sets [`Config::event_ring`].
+        event_ring: usize;
         /// Sets [`Config::call_sites`].
         call_sites: bool;
+    }
+
+    /// Sets [`Config::log_file`].
+    #[must_use]
+    pub fn log_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.log_file = Some(path.into());
+        self
     }
 
     /// Sets [`Config::device_pool_limit_share`], 0.5 for half of the device.
@@ -187,8 +209,8 @@ impl Config {
     /// `MEMMGR_DEVICE_POOL_LIMIT`, `MEMMGR_PINNED_WARM_UP`, `MEMMGR_RELEASE_THRESHOLD` (bytes, or with a suffix K, M, G; the
     /// limit of the device pools also as `50%` of the device), `MEMMGR_RELEASE_AFTER` (milliseconds), `MEMMGR_DEVICE_SOURCE`
     /// (`auto`, `malloc`, `vmm`), `MEMMGR_PINNED_SOURCE` (`register`, `alloc`), `MEMMGR_PINNED_FALLBACK` (`on`, `off`),
-    /// `MEMMGR_DEVICE_ALLOCATOR` (`pool`, `async`, `cuda-pool`), `MEMMGR_REUSE` (`speed`, `memory`) and `MEMMGR_CALL_SITES`
-    /// (`1` or `on`, `0` or `off`).
+    /// `MEMMGR_DEVICE_ALLOCATOR` (`pool`, `async`, `cuda-pool`), `MEMMGR_REUSE` (`speed`, `memory`), `MEMMGR_LOG_FILE` (a path),
+    /// `MEMMGR_EVENT_RING` (a number of events) and `MEMMGR_CALL_SITES` (`1` or `on`, `0` or `off`).
     ///
     /// # Errors
     /// [`Error::InvalidSetting`] names the variable whose value cannot be read, or sizes that contradict each other.
@@ -265,6 +287,17 @@ impl Config {
                 "off" => false,
                 _ => return Err(bad("MEMMGR_PINNED_FALLBACK", &text, "on or off")),
             };
+        }
+        config.log_file =
+            (lookup("MEMMGR_LOG_FILE").filter(|path| !path.is_empty())).map(Into::into);
+        if let Some(text) = lookup("MEMMGR_EVENT_RING") {
+            config.event_ring = (text.trim().parse()).map_err(|_| {
+                bad(
+                    "MEMMGR_EVENT_RING",
+                    &text,
+                    "a number of events, such as 100000",
+                )
+            })?;
         }
         if let Some(text) = lookup("MEMMGR_CALL_SITES") {
             config.call_sites = match text.trim() {

@@ -85,6 +85,7 @@ mod device;
 mod error;
 mod event;
 mod event_cache;
+pub mod events;
 mod foreign;
 pub mod graph;
 mod manager;
@@ -102,6 +103,7 @@ mod pool;
 mod process;
 mod prometheus;
 mod scope;
+pub mod snapshot;
 mod source;
 mod stats;
 mod stream;
@@ -130,6 +132,7 @@ pub use mode::{DeviceAllocatorMode, UnknownMode};
 pub use out_of_memory::{Holder, Holders, OutOfMemory, SizeCount};
 pub use pool::observer::{By, Observer, SegmentChange};
 pub use scope::Scope;
+pub use snapshot::Snapshot;
 pub use source::{DeviceSource, UnknownSource};
 pub use stats::{
     Copied, DevicePeaks, DeviceStats, Fragmentation, NativePoolUsage, Peak, Peaks,

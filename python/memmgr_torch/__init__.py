@@ -12,7 +12,6 @@ It needs libmemmgr.so: its path in MEMMGR_LIBRARY, or where the system looks for
 
 import ctypes
 import ctypes.util
-import json
 import os
 
 __all__ = ["PoolStats", "allocator", "install", "library", "prometheus", "register", "snapshot", "stats", "trim"]
@@ -157,7 +156,12 @@ def trim():
 
 
 def snapshot(path=None):
-    """The figures of every device as a dictionary; also written to `path` as JSON."""
+    """The figures of every device as a dictionary.
+
+    With a path, all segments and blocks are written there too, and the last events that MEMMGR_EVENT_RING keeps: as JSON if
+    the name ends in .json, otherwise as a pickle in the form of `torch.cuda.memory._dump_snapshot`, which PyTorch's viewer
+    and `memmgr report` open.
+    """
     import torch
 
     taken = {
@@ -169,6 +173,6 @@ def snapshot(path=None):
         ],
     }
     if path is not None:
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(taken, file, indent=2)
+        name = os.fsencode(path)
+        _check(library().memmgr_snapshot(name, 1 if name.endswith(b".json") else 0))
     return taken

@@ -36,7 +36,7 @@ struct Step {
     run: fn() -> Result,
 }
 
-const STEPS: [Step; 20] = [
+const STEPS: [Step; 21] = [
     Step {
         name: "links",
         about: "the links in the tree are links",
@@ -96,6 +96,11 @@ const STEPS: [Step; 20] = [
         name: "c-interface",
         about: "libmemmgr from C and C++",
         run: capi::check,
+    },
+    Step {
+        name: "torch-viewer",
+        about: "PyTorch's viewer opens snapshots",
+        run: torch_viewer,
     },
     Step {
         name: "conformance",
@@ -355,6 +360,13 @@ fn documentation() -> Result {
 fn dynamic() -> Result {
     let words = ["test", "--quiet", "-p", "cuda-sys", "--features", "dynamic"];
     shell::run(cargo(words).env("CUDA_PATH", toolkit()?))
+}
+
+/// The viewer is PyTorch's own.
+fn torch_viewer() -> Result {
+    let script = toolchain::ensure_torch_viewer()?;
+    let mut viewer = cargo(["test", "-p", "memmgr-tests", "--test", "snapshot"]);
+    run_quietly(viewer.env("MEMMGR_TORCH_VIZ", script)).map(drop)
 }
 
 /// Builds the simulator as a C library and runs the C example with it.

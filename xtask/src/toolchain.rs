@@ -63,6 +63,15 @@ pub const CUDA: [Cuda; 2] = [
 
 const LIBCLANG_PACKAGE: &str = "libclang==18.1.1";
 
+/// PyTorch, of which one script is wanted: the wheel for another system is the smallest that has it (80 MB).
+const TORCH_PACKAGE: [&str; 5] = [
+    "torch==2.11.0",
+    "--platform",
+    "macosx_14_0_arm64",
+    "--python-version",
+    "3.12",
+];
+
 impl Cuda {
     /// Where it is, once fetched: a value for CUDA_PATH.
     pub fn folder(&self) -> PathBuf {
@@ -111,6 +120,20 @@ pub fn ensure(cuda: &Cuda) -> Result {
     fetch_cuda(cuda)?;
     fetch_libclang(false)?;
     Ok(())
+}
+
+/// PyTorch's viewer of memory snapshots, fetched if it is not there: a script that needs Python alone.
+pub fn ensure_torch_viewer() -> Result<PathBuf> {
+    let into = folder().join("torch-viewer");
+    let script = into.join("torch/cuda/_memory_viz.py");
+    if !script.is_file() {
+        say("setup: fetching PyTorch's viewer of memory snapshots");
+        fetch(&TORCH_PACKAGE, &into, "viewer")?;
+    }
+    if !script.is_file() {
+        return Err(format!("{} is not in the package", shown(&script)));
+    }
+    Ok(script)
 }
 
 /// As [`ensure`], for work that needs the headers and libraries alone.
@@ -277,6 +300,8 @@ for wheel in glob.glob(os.path.join(wheels, "*.whl")):
                 continue
             base = os.path.basename(name)
             if what == "headers" and ("/include/" in name or base.startswith("libcudart")):
+                packed.extract(name, into)
+            if what == "viewer" and name == "torch/cuda/_memory_viz.py":
                 packed.extract(name, into)
             if what == "library" and base.startswith("libclang") and ".so" in base:
                 os.makedirs(into, exist_ok=True)

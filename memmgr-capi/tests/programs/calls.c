@@ -20,6 +20,29 @@ int cudaPeekAtLastError(void);
         }                                                                                       \
     } while (0)
 
+/* What the first bytes of a file are. */
+static int begins(const char *path, const char *with, size_t size) {
+    char there[16] = {0};
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) return 0;
+    const size_t got = fread(there, 1, sizeof there, file);
+    fclose(file);
+    return got >= size && memcmp(there, with, size) == 0;
+}
+
+static void snapshots(void) {
+    const char *path = "snapshot-of-calls";
+    void *block = NULL;
+    CHECK(memmgr_allocate_device(1000, &block) == MEMMGR_OK);
+    CHECK(memmgr_snapshot(path, MEMMGR_SNAPSHOT_PICKLE) == MEMMGR_OK && begins(path, "\x80\x04}(", 4));
+    CHECK(memmgr_snapshot(path, MEMMGR_SNAPSHOT_JSON) == MEMMGR_OK && begins(path, "{\"segments\":[{", 14));
+    CHECK(memmgr_snapshot(path, 2) == MEMMGR_INVALID_ARGUMENT && begins(path, "{", 1));
+    CHECK(memmgr_snapshot(NULL, MEMMGR_SNAPSHOT_JSON) == MEMMGR_INVALID_ARGUMENT);
+    CHECK(memmgr_snapshot("no/such/folder/file", MEMMGR_SNAPSHOT_JSON) == MEMMGR_INVALID_ARGUMENT);
+    CHECK(strstr(memmgr_last_error(), "no/such/folder/file cannot be written") != NULL);
+    CHECK(remove(path) == 0 && memmgr_free_device(block) == MEMMGR_OK);
+}
+
 static void what_succeeds(void) {
     CHECK(memmgr_set_pinned_pool_size(8u << 20) == MEMMGR_OK);
     CHECK(memmgr_set_device_pool_size(16u << 20) == MEMMGR_OK);
@@ -253,6 +276,7 @@ int main(int argc, char **argv) {
     what_succeeds();
     what_is_refused();
     random_sequences(sequences);
+    snapshots();
     size_t released = 0, live = 1;
     CHECK(memmgr_trim(NULL) == MEMMGR_OK);
     CHECK(memmgr_shutdown(&released, &live) == MEMMGR_OK && live == 0);

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::time::{Duration, Instant};
 
-use memmgr::{Error, MemoryManager, PoolFragmentation, PoolStats, Stream};
+use memmgr::{Error, MemoryManager, PoolFragmentation, PoolStats, Snapshot, Stream};
 
 use crate::error::Result;
 use crate::trace::{Event, Trace};
@@ -94,6 +94,9 @@ pub struct AtPeak {
 pub struct Managed<'a> {
     pub manager: &'a MemoryManager,
     pub streams: Vec<Stream>,
+    /// Whether a snapshot is to be taken then.
+    pub takes_snapshot: bool,
+    pub snapshot: Option<Snapshot>,
     pub at_peak: Option<AtPeak>,
 }
 
@@ -105,6 +108,8 @@ impl<'a> Managed<'a> {
             manager,
             streams: streams.collect::<Result<_, _>>()?,
             at_peak: None,
+            takes_snapshot: false,
+            snapshot: None,
         })
     }
 }
@@ -130,6 +135,9 @@ impl Allocator for Managed<'_> {
     }
 
     fn at_peak(&mut self) {
+        if self.takes_snapshot {
+            self.snapshot = Some(self.manager.snapshot());
+        }
         let device = self.streams.first().map(Stream::device);
         let stats = self.manager.stats();
         let fragmentation = self.manager.fragmentation();

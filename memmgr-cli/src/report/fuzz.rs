@@ -40,6 +40,24 @@ fn replay() -> Vec<u8> {
         .to_vec()
 }
 
+/// What memmgr writes: a device and pinned memory, with a block of before, one that is freed, and one that waits.
+fn json() -> Vec<u8> {
+    br#"{"segments":[{"device":0,"address":1048576,"total_size":4096,"stream":0,"segment_type":"large",
+        "segment_pool_id":[0,0],"is_expandable":true,"frames":[],"mode":"pool","blocks":[
+        {"address":1048576,"size":1024,"requested_size":1000,"state":"active_allocated","stream":7,
+        "frames":[{"name":"a \"name\"","filename":"x.rs","line":12}]},
+        {"address":1049600,"size":1024,"requested_size":0,"state":"active_pending_free","frames":[]},
+        {"address":1050624,"size":2048,"requested_size":0,"state":"inactive","frames":[]}]},
+        {"device":1,"address":9437184,"total_size":256,"stream":0,"blocks":[{"address":9437184,
+        "size":256,"requested_size":9,"state":"active_allocated","frames":[]}]}],
+        "device_traces":[[{"action":"alloc","addr":1049600,"size":1024,"stream":7,"time_us":5,
+        "frames":[]},{"action":"free_requested","addr":1049600,"size":1024,"stream":7,"time_us":6,
+        "frames":[]},{"action":"free_completed","addr":1049600,"size":1024,"stream":7,"time_us":6,
+        "frames":[]},{"action":"oom","device_free":0,"size":9999,"stream":0,"time_us":7,"frames":[]}],
+        []],"external_annotations":[],"memmgr":{"version":"1","pinned":1}}"#
+        .to_vec()
+}
+
 fn compressed(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(bytes).expect("in memory");
@@ -130,6 +148,7 @@ fn damaged_inputs_give_a_report_or_one_error() {
         replay(),
         compressed(&log()),
         compressed(&snapshot),
+        json(),
     ];
     for whole in &kinds {
         assert!(report(whole.clone()));
@@ -157,6 +176,7 @@ fn each_truncation_is_understood_or_an_error() {
         log(),
         snapshot_bytes::SNAPSHOT.to_vec(),
         replay(),
+        json(),
         compressed(&log()),
     ] {
         for len in 0..whole.len() {
@@ -167,6 +187,7 @@ fn each_truncation_is_understood_or_an_error() {
     for whole in [
         snapshot_bytes::SNAPSHOT.to_vec(),
         replay(),
+        json(),
         compressed(&log()),
     ] {
         for len in 0..whole.len() {

@@ -95,7 +95,11 @@ pub fn recording(
         .sum();
     Ok(Recording {
         name,
-        source: "PyTorch memory snapshot",
+        source: if reader.own {
+            "memory snapshot of memmgr"
+        } else {
+            "PyTorch memory snapshot"
+        },
         reserved: steps(&history.grown, reserved),
         times: since_first(history.times, history.timeless),
         blocks: history.blocks,

@@ -63,14 +63,18 @@ pub fn parse(name: &str, content: Vec<u8>, bar: &ProgressBar) -> Result<Input, S
             Err("it is compressed twice; decompress it once (gunzip)".to_owned())
         }
         Some(0x80) => snapshot::read(name, &bytes, moved).map(Input::Recordings),
-        Some(b'[' | b'{') => {
+        Some(b'[') => {
             bar.inc(bytes.len() as u64);
             replays(&bytes).map(Input::Replays)
+        }
+        Some(b'{') => {
+            bar.inc(bytes.len() as u64);
+            snapshot::read_json(name, &bytes).map(Input::Recordings)
         }
         Some(_) => {
             let recording = log::read(name, &bytes, moved).map_err(|reason| {
                 if reason.contains("this is not a trace") {
-                    "expected an allocation log (CSV), a PyTorch memory snapshot (pickle) or what \
+                    "expected an allocation log (CSV), a memory snapshot (pickle or JSON) or what \
                      `memmgr replay --json` writes; found other binary data at byte 0"
                         .to_owned()
                 } else {

@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use super::pickle::{Id, Node};
 
 /// The most values that are kept: about 1 GiB.
-const MOST_NODES: usize = 1 << 25;
+pub const MOST_NODES: usize = 1 << 25;
 
 /// The stack machine that a pickle is a program for.
 pub struct Machine<'a> {
@@ -21,7 +21,7 @@ pub struct Machine<'a> {
 
 const CUT_OFF: &str = "the file ends in the middle of a value; it was cut off";
 const TOO_FEW: &str = "a value is missing; this is not a sound pickle";
-const TOO_LONG: &str = "more values than are kept (2^25); record a shorter history";
+pub const TOO_LONG: &str = "more values than are kept (2^25); record a shorter history";
 
 impl<'a> Machine<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {

@@ -15,6 +15,7 @@ mod machine;
 mod model;
 mod output;
 mod pickle;
+mod plain;
 mod recording;
 mod snapshot;
 mod svg;

@@ -37,6 +37,11 @@ pub struct Pickle<'a> {
 }
 
 impl<'a> Pickle<'a> {
+    /// Values that were read from something else, whose text is in `bytes`.
+    pub fn of(bytes: &'a [u8], nodes: Vec<Node>, root: Id) -> Self {
+        Self { bytes, nodes, root }
+    }
+
     /// Reads a file; the error names the byte at which it cannot be understood.
     pub fn read(bytes: &'a [u8], mut moved: impl FnMut(u64)) -> Result<Self, String> {
         let mut machine = Machine::new(bytes);

@@ -1,4 +1,4 @@
-//! Makes recordings, one for each device, of a PyTorch memory snapshot.
+//! Makes recordings, one for each device, of a memory snapshot: PyTorch's, or one of memmgr's in the same form.
 //!
 //! A snapshot holds the segments as they are at the end and, where the history was recorded, the last
 //! calls of each device (`device_traces`). What was live before those calls began follows from both: what
@@ -20,7 +20,17 @@ type Result<T> = std::result::Result<T, String>;
 
 /// All devices of a snapshot that have a segment or a call.
 pub fn read(name: &str, bytes: &[u8], moved: impl FnMut(u64)) -> Result<Vec<Recording>> {
-    let pickle = Pickle::read(bytes, moved)?;
+    recordings(name, &Pickle::read(bytes, moved)?)
+}
+
+/// As [`read`], of a snapshot in JSON.
+pub fn read_json(name: &str, bytes: &[u8]) -> Result<Vec<Recording>> {
+    let mut text = Vec::new();
+    let (nodes, root) = super::plain::read(bytes, &mut text)?;
+    recordings(name, &Pickle::of(&text, nodes, root))
+}
+
+fn recordings(name: &str, pickle: &Pickle) -> Result<Vec<Recording>> {
     let root = pickle.root;
     if !pickle.is_dict(root) {
         return Err(format!(
@@ -28,8 +38,12 @@ pub fn read(name: &str, bytes: &[u8], moved: impl FnMut(u64)) -> Result<Vec<Reco
             pickle.kind(root)
         ));
     }
+    // What memmgr writes says so.
+    let own = pickle.get(root, "memmgr");
+    let pinned = own.and_then(|own| pickle.number(pickle.get(own, "pinned")?));
     let mut reader = Reader {
-        pickle: &pickle,
+        pickle,
+        own: own.is_some(),
         entries: 0,
         places: FxHashMap::default(),
         owners: Numbered::default(),
@@ -51,14 +65,20 @@ pub fn read(name: &str, bytes: &[u8], moved: impl FnMut(u64)) -> Result<Vec<Reco
         .filter(|(_, device)| device.is_used())
         .collect();
     if used.is_empty() {
-        return Err("the snapshot has no segment and no call; call \
+        return Err(if own.is_some() {
+            "the snapshot has no segment: nothing had been allocated when it was taken".to_owned()
+        } else {
+            "the snapshot has no segment and no call; call \
             torch.cuda.memory._record_memory_history() before the work to be seen"
-            .to_owned());
+                .to_owned()
+        });
     }
     let several = used.len() > 1;
     let mut recordings = Vec::new();
     for (number, device) in used {
-        let name = if several {
+        let name = if pinned == Some(number as u64) {
+            format!("{name}, pinned memory")
+        } else if several {
             format!("{name}, device {number}")
         } else {
             name.to_owned()
@@ -110,6 +130,8 @@ fn device<'d, 'a>(devices: &'d mut Vec<Device<'a>>, number: u64) -> Result<&'d m
 
 pub struct Reader<'a> {
     pub pickle: &'a Pickle<'a>,
+    /// Whether memmgr wrote it.
+    pub own: bool,
     entries: usize,
     /// The places of lists of frames that have been seen.
     places: FxHashMap<Id, u32>,
@@ -208,7 +230,11 @@ impl<'a> Reader<'a> {
                 .and_then(|id| self.pickle.number(id));
             let cut = |text: &str| text.chars().take(80).collect::<String>();
             let line = line.map_or(String::new(), |line| format!(":{line}"));
-            Some(format!("{} ({}{line})", cut(name), cut(file)))
+            // A call site of Rust has no function.
+            Some(match name {
+                "" => format!("{}{line}", cut(file)),
+                _ => format!("{} ({}{line})", cut(name), cut(file)),
+            })
         };
         let looked_at = frames.get(..frames.len().min(MOST_FRAMES))?;
         let is_python = |frame: &&Id| text(**frame, "filename").is_some_and(|f| f.ends_with(".py"));
@@ -257,7 +283,9 @@ impl<'a> Reader<'a> {
                 at = address
                     .checked_add(size)
                     .ok_or_else(|| format!("{path}: it ends above 2^64"))?;
-                if self.word(entry, "state", &path)? == "inactive" {
+                let state = self.word(entry, "state", &path)?;
+                // To memmgr a free is complete at once, whatever work may still use the memory.
+                if state == "inactive" || (self.own && state == "active_pending_free") {
                     segment.largest_hole = segment.largest_hole.max(size);
                     continue;
                 }
@@ -270,6 +298,10 @@ impl<'a> Reader<'a> {
                     owner,
                     start: 0,
                     end: 0,
+                };
+                let stream = match self.pickle.get(entry, "stream") {
+                    Some(own) => self.pickle.number(own).unwrap_or(stream),
+                    None => stream,
                 };
                 device.in_use.push((block, stream));
             }

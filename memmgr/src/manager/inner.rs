@@ -18,7 +18,7 @@ use crate::{
     pool::{
         Announced, BlockRange, FreeOn, Pool, PoolConfig, best_fit, is_refused_by_limit,
         native::{Family, Native},
-        observer::{By, Observed},
+        observer::{By, Observed, Told, What},
         segment::Source,
     },
     process,
@@ -30,7 +30,7 @@ use crate::{
         lock,
     },
 };
-use std::{cell::OnceCell, ffi::c_void, sync::Arc};
+use std::{cell::OnceCell, ffi::c_void, panic::Location, sync::Arc};
 
 /// How often others may take what was made for a request.
 const HASTY: usize = 8;
@@ -318,20 +318,54 @@ impl Inner {
             native: None,
             trim: &trim,
         };
-        let address = match self.with_rescue(|| self.pinned.allocate(size, None, raw), served) {
+        let served = match self.with_rescue(|| self.pinned.allocate(size, None, raw), served) {
             Err(error) if self.pinned_fallback && error.is_out_of_memory() => {
                 self.allocate_pageable(size, raw, error)
             }
             other => other,
-        }?;
+        };
+        if let Err(error) = &served {
+            self.report(Place::Pinned, None, (0, size), None, What::Failure(error));
+        }
+        let address = served?;
         drop(held);
         self.warmer.after_allocation(&self.pinned);
         self.releaser.after_growth();
-        self.observed.tell(|observer| {
-            observer.on_allocate(Place::Pinned, address..address + size, By::Host)
-        });
+        self.report(Place::Pinned, None, (address, size), None, What::Allocate);
         self.note_site(Home::Pinned, address);
         Ok(address)
+    }
+
+    /// Tells who listens of a block, by address and bytes, or of a request.
+    #[track_caller]
+    fn report(
+        &self,
+        place: Place,
+        mode: Option<DeviceAllocatorMode>,
+        (address, size): (usize, usize),
+        on: Option<&Handle>,
+        what: What<'_>,
+    ) {
+        if !self.observed.is_set() {
+            return;
+        }
+        let stream = on.map(|handle| handle.core().id());
+        // By itself: the caller of a closure would be somebody else.
+        let site = if self.call_sites {
+            Some(Location::caller())
+        } else {
+            None
+        };
+        self.observed.tell(&Told {
+            place,
+            mode,
+            address,
+            size,
+            by: stream.map_or(By::Host, By::Stream),
+            stream,
+            site,
+            what,
+        });
     }
 
     /// A request for pinned memory that found none, served with pageable memory.
@@ -434,12 +468,15 @@ impl Inner {
             native: Some((state, family)),
             trim: &|| state.trim_to(0),
         };
-        let address = self.with_rescue(allocate, served)?;
+        let place = Place::Device(ordinal);
+        let mode = Some(family.map_or(DeviceAllocatorMode::BestFitPool, Family::mode));
+        let served = self.with_rescue(allocate, served);
+        if let Err(error) = &served {
+            self.report(place, mode, (0, size), on, What::Failure(error));
+        }
+        let address = served?;
         self.releaser.after_growth();
-        self.observed.tell(|observer| {
-            let by = on.map_or(By::Host, |handle| By::Stream(handle.core().id()));
-            observer.on_allocate(Place::Device(ordinal), address..address + size, by);
-        });
+        self.report(place, mode, (address, size), on, What::Allocate);
         let home = if family.is_some() {
             Home::Native(ordinal)
         } else {
@@ -708,9 +745,17 @@ impl Inner {
                 }),
         };
         match announced {
-            Some((place, Announced::Now(size, by))) => {
-                self.observed
-                    .tell(|observer| observer.on_free(place, address..address + size, by));
+            Some((place, Announced::Now(leaving))) => {
+                self.observed.tell(&Told {
+                    place,
+                    mode: leaving.mode,
+                    address,
+                    size: leaving.size,
+                    by: leaving.by,
+                    stream: leaving.stream,
+                    site: None,
+                    what: What::Free,
+                });
                 false
             }
             Some((_, Announced::Left)) => true,

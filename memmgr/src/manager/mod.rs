@@ -6,6 +6,7 @@ mod labels;
 mod peaks;
 mod release;
 mod rescue;
+mod snapshot;
 mod traffic;
 mod warm_up;
 
@@ -21,6 +22,7 @@ use crate::{
     device::on_device,
     error::{Error, Place, Result},
     event::Fence,
+    events,
     mode::DeviceAllocatorMode,
     out_of_memory::OutOfMemory,
     pool::{
@@ -119,7 +121,7 @@ impl MemoryManager {
             PinnedSource::HostRegister => Source::Registered,
             PinnedSource::HostAlloc => Source::Pinned,
         };
-        let observed = Observed::default();
+        let observed = Observed::new(&config);
         Self {
             inner: Arc::new_cyclic(|inner| Inner {
                 pinned: Arc::new(Pool::new(source, pinned, observed.clone())),
@@ -633,6 +635,24 @@ impl MemoryManager {
         self.inner.observed.set(observer)
     }
 
+    /// The last events, from the oldest on, as many as [`Config::event_ring`] keeps; none without that.
+    pub fn events(&self) -> Vec<events::Event> {
+        if process::is_forked() {
+            return Vec::new();
+        }
+        self.inner.observed.sinks().events()
+    }
+
+    /// Writes out what the log ([`Config::log_file`]) has buffered. It is written by itself within a second, by
+    /// [`MemoryManager::shutdown`], when the manager is dropped and when the process exits.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSetting`] if the log could not be written; it has ended then, and everything else goes on.
+    pub fn flush_log(&self) -> Result<()> {
+        process::gate()?;
+        self.inner.observed.sinks().flush()
+    }
+
     // Looking and giving back
 
     /// The figures of all pools, in bytes; makes no CUDA call. Each pool is looked at in one moment, which takes less than a
@@ -757,6 +777,8 @@ impl MemoryManager {
             }
         }
         crate::pool::segment::release_orphans();
+        // What cannot be written has been told to the log of warnings.
+        let _ = self.inner.observed.sinks().flush();
         Ok(ShutdownReport {
             released: released?,
             live: self.inner.live_blocks(),

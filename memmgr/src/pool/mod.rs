@@ -10,6 +10,7 @@ mod front;
 mod hit;
 pub(crate) mod host_memory;
 mod labels;
+mod listing;
 mod live;
 mod mapped;
 mod miss;
@@ -33,6 +34,7 @@ use crate::{
     config::Reuse,
     error::{Error, Place, Result},
     event::Fence,
+    mode::DeviceAllocatorMode,
     out_of_memory::{Holders, OutOfMemory},
     source::DeviceSource,
     stats::{PoolFragmentation, PoolStats},
@@ -45,7 +47,7 @@ use front::Front;
 use hit::Missed;
 use live::{Extra, Extras, Live, Place as StreamPlace};
 use miss::{Request, Tidied};
-use observer::{By, Observed, SegmentChange};
+use observer::{By, Observed, SegmentChange, Told, What};
 use order::{Order, SETTLE_BUDGET};
 use peaks::Peaks;
 use segment::{Capacity, Source};
@@ -314,8 +316,19 @@ impl Pool {
     }
 
     fn report_segment(&self, base: usize, len: usize, change: SegmentChange) {
-        self.observed.tell(|observer| {
-            observer.on_segment(self.place(), base..base.saturating_add(len), change)
+        let place = self.place();
+        self.observed.tell(&Told {
+            place,
+            mode: matches!(place, Place::Device(_)).then_some(DeviceAllocatorMode::BestFitPool),
+            address: base,
+            size: len,
+            by: By::Host,
+            stream: None,
+            site: None,
+            what: What::Segment {
+                change,
+                mapped: self.source.mapped().is_some(),
+            },
         });
     }
 
@@ -482,7 +495,13 @@ impl Pool {
         }
         let inherited = !extras.inherited(live).all(|id| order.is_complete(id));
         let by = freed_by(on, stream, &extras.of(live).uses, inherited);
-        Some(Announced::Now(live.requested, by))
+        Some(Announced::Now(Leaving {
+            size: live.requested,
+            by,
+            stream: core_of(on, stream).map(|core| core.id()),
+            mode: matches!(self.place(), Place::Device(_))
+                .then_some(DeviceAllocatorMode::BestFitPool),
+        }))
     }
 
     /// Whether memory stays pending because a stream that it was freed on is being captured.
@@ -738,10 +757,34 @@ impl State {
 
 /// What becomes of a free that is about to be made.
 pub(crate) enum Announced {
-    /// It is to be made after a report with this size.
-    Now(usize, By),
+    /// It is to be made after this report.
+    Now(Leaving),
     /// It has been left to a captured graph that uses the block: nothing is free yet, and nothing is to be reported.
     Left,
+}
+
+/// What is said of a block that is about to be freed.
+pub(crate) struct Leaving {
+    /// What was asked for, in bytes.
+    pub size: usize,
+    pub by: By,
+    /// The stream that was named, by id.
+    pub stream: Option<u64>,
+    /// Which family made it; `None` for pinned memory.
+    pub mode: Option<DeviceAllocatorMode>,
+}
+
+/// The stream that a free names.
+fn core_of<'a>(
+    on: FreeOn<'a>,
+    allocated_on: Option<&'a Arc<StreamCore>>,
+) -> Option<&'a Arc<StreamCore>> {
+    match on {
+        FreeOn::Recorded => None,
+        FreeOn::Stream(handle) => Some(handle.core()),
+        FreeOn::Core(core) => Some(core),
+        FreeOn::Allocating => allocated_on,
+    }
 }
 
 /// Leaves a free to the graph that uses the block, unless that has been done before.
@@ -764,12 +807,7 @@ fn freed_by(
     uses: &[Use],
     inherited: bool,
 ) -> By {
-    let core = match on {
-        FreeOn::Recorded => None,
-        FreeOn::Stream(handle) => Some(handle.core()),
-        FreeOn::Core(core) => Some(core),
-        FreeOn::Allocating => allocated_on,
-    };
+    let core = core_of(on, allocated_on);
     let pending = uses.iter().any(|used| {
         !used.fence.is_done() && !core.is_some_and(|core| core.is_same(used.fence.core()))
     });

@@ -5,8 +5,8 @@
 //! (one that allocates and never waits, one that frees and waits for whatever it must).
 
 use super::{
-    Announced, BlockRange, FreeOn, Freed, Label, LiveRange, Span, Use, Users, best_fit, freed_by,
-    leave_to_graph,
+    Announced, BlockRange, FreeOn, Freed, Label, Leaving, LiveRange, Span, Use, Users, best_fit,
+    core_of, freed_by, leave_to_graph,
     peaks::{High, Peaks},
     pending_uses, query_all, record,
     segment::internal_stream,
@@ -22,6 +22,7 @@ use crate::{
     out_of_memory::{Held, Holders, OutOfMemory},
     planted::{self, Mistake},
     process,
+    snapshot::{self, BlockState, Segment},
     stats::{NativePoolUsage, PoolStats},
     stream::{Handle, Stream, StreamCore, handle_of},
     sync::{
@@ -54,6 +55,14 @@ impl Family {
             DeviceAllocatorMode::BestFitPool => None,
             DeviceAllocatorMode::AsyncStreamOrdered => Some(Family::Current),
             DeviceAllocatorMode::CudaAsyncPool => Some(Family::Own),
+        }
+    }
+
+    /// The mode that it serves.
+    pub fn mode(self) -> DeviceAllocatorMode {
+        match self {
+            Family::Current => DeviceAllocatorMode::AsyncStreamOrdered,
+            Family::Own => DeviceAllocatorMode::CudaAsyncPool,
         }
     }
 }
@@ -704,6 +713,32 @@ impl Native {
             .collect()
     }
 
+    /// As [`super::Pool::listing`]: each block is a segment, since the driver keeps the memory.
+    pub fn listing(&self) -> Vec<Segment> {
+        let state = lock(&self.state);
+        let segment = |(address, block): (&usize, &Block)| Segment {
+            place: Place::Device(self.device),
+            mode: Some(block.family.mode()),
+            address: *address,
+            size: block.requested,
+            mapped: false,
+            blocks: vec![snapshot::Block {
+                address: *address,
+                size: block.requested,
+                requested: block.requested,
+                state: match block.freed {
+                    Some(_) => BlockState::KeptByGraph,
+                    None => BlockState::Live,
+                },
+                stream: block.users.stream.as_ref().map(|core| core.id()),
+                raw: block.raw,
+                name: block.label.as_ref().and_then(|label| label.name.clone()),
+                call_site: block.label.as_ref().and_then(|label| label.site),
+            }],
+        };
+        state.blocks.iter().map(segment).collect()
+    }
+
     /// Changes the label of the live block that starts at `address`; whether there is one.
     pub(super) fn with_label(&self, address: usize, change: impl FnOnce(&mut Label)) -> bool {
         let mut state = lock(&self.state);
@@ -719,7 +754,13 @@ impl Native {
             return leave_to_graph(&mut block.freed, on, block.users.stream.as_ref());
         }
         let by = freed_by(on, block.users.stream.as_ref(), &block.users.uses, false);
-        Some(Announced::Now(block.requested, by))
+        let stream = block.users.stream.as_ref();
+        Some(Announced::Now(Leaving {
+            size: block.requested,
+            by,
+            stream: core_of(on, stream).map(|core| core.id()),
+            mode: Some(block.family.mode()),
+        }))
     }
 
     /// The figures of one family.

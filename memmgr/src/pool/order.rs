@@ -745,6 +745,16 @@ impl Order {
         Some(streams)
     }
 
+    /// The streams whose work the spans of an owner wait for, by the driver's id, in order.
+    pub fn streams_awaited(&self, id: OwnerId) -> Vec<u64> {
+        let marks = self.entry(id).into_iter().flat_map(|entry| &entry.marks);
+        let pending = marks.filter(|mark| !mark.is_done());
+        let mut streams: Vec<u64> = pending.map(|mark| mark.core().id()).collect();
+        streams.sort_unstable();
+        streams.dedup();
+        streams
+    }
+
     /// Fences worth asking about: per stream the oldest closed ones, and the open epochs of streams that have ended.
     pub fn candidates(&mut self, all: bool) -> Vec<Vec<Arc<Fence>>> {
         let ended: Vec<Arc<Fence>> = self

@@ -171,6 +171,41 @@ fn segments_are_reported_before_their_blocks_and_after_them() {
     assert!(held.is_empty(), "{held:?}");
 }
 
+/// Notes refusals.
+#[derive(Default)]
+struct Refusals(Mutex<Vec<(Place, usize, By, String)>>);
+
+impl Observer for Refusals {
+    fn on_failure(&self, place: Place, size: usize, by: By, error: &memmgr::Error) {
+        let told = (place, size, by, error.to_string());
+        self.0.lock().unwrap().push(told);
+    }
+}
+
+#[test]
+fn a_refusal_is_reported_with_who_asked_and_why() {
+    for mode in rig::modes() {
+        let mm = manager_in(*mode);
+        let refusals = Arc::new(Refusals::default());
+        mm.set_observer(refusals.clone()).unwrap();
+        let stream = Stream::new().unwrap();
+        let device = mm.allocate_device_on(1 << 60, &stream).unwrap_err();
+        let pinned = mm.allocate_pinned(usize::MAX).unwrap_err();
+        drop(mm.pinned::<u8>(KIB).unwrap());
+        assert!(mm.allocate_device(0).unwrap().is_null());
+        let told = std::mem::take(&mut *refusals.0.lock().unwrap());
+        let by = By::Stream(stream.id());
+        assert_eq!(
+            told,
+            [
+                (Place::Device(0), 1 << 60, by, device.to_string()),
+                (Place::Pinned, usize::MAX, By::Host, pinned.to_string()),
+            ],
+            "{mode}"
+        );
+    }
+}
+
 /// An observer that asks the manager back, and panics.
 struct Rude(Mutex<Option<std::sync::Weak<MemoryManager>>>);
 

@@ -50,6 +50,7 @@ mod space;
 mod steps;
 #[cfg(test)]
 pub(super) mod tests;
+mod walk;
 mod waste;
 
 use std::fmt;
@@ -57,6 +58,7 @@ use std::fmt;
 pub use blocks::Slot;
 pub use gaps::{Kind, Piece, Run};
 pub use space::Space;
+pub use walk::Seen;
 
 /// The unit of all addresses and lengths, in bytes.
 pub const GRANULE: usize = 256;
