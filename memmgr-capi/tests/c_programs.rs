@@ -111,6 +111,15 @@ fn a_c_program_gets_what_it_asks_for_and_every_mistake_is_refused() {
     }
 }
 
+/// Private pools, graphs, recorded streams, two devices, a fork.
+#[test]
+fn torch_is_served_as_it_expects() {
+    let (_room, mut program) = compiled("torch.cpp", &["-Wno-return-type-c-linkage"]);
+    let printed = run(program.env("CUDART_SIM_DEVICES", "2"));
+    print!("{printed}");
+    assert!(printed.contains("torch's pools hold"), "{printed}");
+}
+
 /// Where CUDA's headers are: `MEMMGR_CUDA_INCLUDE`, or what `cargo xtask setup` has fetched.
 fn cuda_headers() -> Option<PathBuf> {
     if let Some(include) = env::var_os("MEMMGR_CUDA_INCLUDE") {
