@@ -55,7 +55,12 @@ impl Drop for Foreign {
 }
 
 fn capped(bytes: usize) -> MemoryManager {
-    MemoryManager::new(config().device_pool_size(bytes).device_pool_limit(Some(bytes))).unwrap()
+    MemoryManager::new(
+        config()
+            .device_pool_size(bytes)
+            .device_pool_limit(Some(bytes)),
+    )
+    .unwrap()
 }
 
 #[test]
