@@ -94,9 +94,10 @@ pub(crate) unsafe fn allocate(
         // SAFETY: as this function demands.
         return Ok(unsafe { mm.allocate_device_on_raw(size, stream.cast::<c_void>())? });
     }
-    // SAFETY: as this function demands.
     let known = match device {
+        // SAFETY: as this function demands.
         Some(device) => unsafe { raw_on(device, stream)? },
+        // SAFETY: as this function demands.
         None => unsafe { raw(stream)? },
     };
     Ok(on_stream!(known, stream => mm.allocate_device_on(size, stream))?)
