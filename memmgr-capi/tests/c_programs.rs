@@ -111,6 +111,26 @@ fn a_c_program_gets_what_it_asks_for_and_every_mistake_is_refused() {
     }
 }
 
+/// Private pools, graphs, recorded streams, two devices, a fork.
+#[test]
+fn torch_is_served_as_it_expects() {
+    let (_room, mut program) = compiled("torch.cpp", &[]);
+    let printed = run(program.env("CUDART_SIM_DEVICES", "2"));
+    print!("{printed}");
+    assert!(printed.contains("torch's pools hold"), "{printed}");
+}
+
+#[test]
+fn streams_are_those_that_raw_handles_mean_and_a_hook_ends_when_it_is_unset() {
+    let (_room, mut program) = compiled("streams.cpp", &[]);
+    let printed = run(program.env("CUDART_SIM_DEVICES", "2"));
+    print!("{printed}");
+    assert!(
+        printed.contains("every stream was the one that was meant"),
+        "{printed}"
+    );
+}
+
 /// Where CUDA's headers are: `MEMMGR_CUDA_INCLUDE`, or what `cargo xtask setup` has fetched.
 fn cuda_headers() -> Option<PathBuf> {
     if let Some(include) = env::var_os("MEMMGR_CUDA_INCLUDE") {
@@ -138,7 +158,7 @@ fn the_samples_of_the_reference_compile_and_run_as_they_are_written() {
         ("per_thread.cpp", "null was the thread's own stream"),
     ] {
         let (_room, mut program) = compiled(source, &[&system]);
-        let printed = run(&mut program);
+        let printed = run(program.env("CUDART_SIM_DEVICES", "2"));
         print!("{printed}");
         assert!(printed.contains(said), "{printed}");
     }

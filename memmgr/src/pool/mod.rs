@@ -363,6 +363,12 @@ impl Pool {
         (config.limit, config.limit_share) = (bytes, None);
     }
 
+    /// As [`Pool::set_limit`], as a share of the place's memory, which the next request that misses turns into bytes.
+    pub fn set_limit_share(&self, share: f64) {
+        let config = &mut self.state.lock().config;
+        (config.limit, config.limit_share) = (None, Some(share));
+    }
+
     /// The figures. Looks at no block, but for what threads that compete hold back.
     pub fn stats(&self) -> PoolStats {
         self.flush_front();
