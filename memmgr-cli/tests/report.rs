@@ -299,7 +299,7 @@ fn bad_inputs_are_refused_in_one_line() {
         (
             "e.bin",
             b"\x7fELF\0\0".to_vec(),
-            "expected an allocation log (CSV), a PyTorch memory snapshot",
+            "expected an allocation log (CSV), a memory snapshot (pickle or JSON)",
         ),
         (
             "f.pickle",
