@@ -70,8 +70,13 @@ impl State {
     #[inline]
     pub(in crate::pool) fn note_empty(&mut self) {
         if self.space.in_use() == 0 && self.counters.moves != self.tidied.moves {
-            self.release_due |= self.is_worth_tidying();
+            self.look_if_worth_it();
         }
+    }
+
+    #[cold]
+    fn look_if_worth_it(&mut self) {
+        self.release_due |= self.is_worth_tidying();
     }
 
     /// Whether nothing is live, memory has moved, and so rarely that as many moves again cost little.
