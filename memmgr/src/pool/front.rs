@@ -443,7 +443,7 @@ impl State {
         live.leave_front(requested, raw);
         let (place, inherited) = (live.stream(), live.inherited);
         self.counters.asked = self.counters.asked.wrapping_sub(requested);
-        let given = self.give_back_plain(slot, place, inherited) || self.ask_again(slot);
+        let given = self.give_back_plain(slot, place, inherited);
         debug_assert!(
             given,
             "only blocks that are freed without marks are in the front"

@@ -107,13 +107,13 @@ impl State {
             None if self.order.is_restless() => return None,
             None => (None, ClassId::IDLE),
         };
-        let datum = |owner| Live::new(size, place, owner, raw);
-        // Counted beforehand, so that the size need not be kept for later.
-        self.counters.asked = self.counters.asked.wrapping_add(size);
-        let Some((address, owner)) = self.space.take_single(size, own, datum) else {
-            self.counters.asked = self.counters.asked.wrapping_sub(size);
-            return None;
+        let asked = &mut self.counters.asked;
+        // Made where the block is taken, and only then.
+        let datum = |owner| {
+            *asked = asked.wrapping_add(size);
+            Live::new(size, place, owner, raw)
         };
+        let (address, owner) = self.space.take_single(size, own, datum)?;
         if owner != OwnerId::IDLE {
             self.order.hold(owner);
         }
@@ -200,22 +200,20 @@ impl State {
         }
         let inherited = live.inherited;
         self.counters.asked = self.counters.asked.wrapping_sub(live.requested);
-        if self.give_back_plain(slot, place, inherited) {
-            return true;
-        }
-        self.ask_again(slot)
+        self.give_back_plain(slot, place, inherited)
     }
 
     /// The block stays live, though it was counted as given back. Answers that it was not given back.
     #[cold]
-    pub(super) fn ask_again(&mut self, slot: Slot) -> bool {
+    fn ask_again(&mut self, slot: Slot) -> bool {
         let requested = self.space.data_at(slot).map_or(0, |live| live.requested);
         self.counters.asked = self.counters.asked.wrapping_add(requested);
         false
     }
 
-    /// Gives back a block whose only mark will be the epoch of its stream. What was asked for of it is the caller's to count.
-    #[inline]
+    /// Gives back a block whose only mark will be the epoch of its stream, and of which the caller has counted already that what
+    /// was asked for is given back.
+    #[inline(always)]
     pub(super) fn give_back_plain(
         &mut self,
         slot: Slot,
@@ -226,9 +224,11 @@ impl State {
             Some(place) => self.order.plain_owner(place),
             None => (inherited == OwnerId::IDLE).then_some(Owner::IDLE),
         };
-        let Some(owner) = owner else { return false };
+        let Some(owner) = owner else {
+            return self.ask_again(slot);
+        };
         if self.space.free_at(slot, owner).is_err() {
-            return false;
+            return self.ask_again(slot);
         }
         self.note_empty();
         if let Some(place) = place {

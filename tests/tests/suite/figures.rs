@@ -254,3 +254,52 @@ fn a_scope_sees_devices_that_come_later_other_threads_and_outlives_the_manager()
     drop(mm);
     expected(&scope.end());
 }
+
+/// Threads that push and pop at any moment: a scope has at least what its own thread had, and no more than the one around
+/// all of them.
+#[test]
+fn scopes_of_many_threads_lie_inside_the_one_around_them() {
+    const THREADS: usize = 4;
+    const BLOCK: usize = 64 * KIB;
+    let mm = manager();
+    let outer = mm.peak_scope();
+    let inner: Vec<Peak> = std::thread::scope(|threads| {
+        let work = |seed| {
+            let mm = &mm;
+            move || {
+                let mut rng = Rng(seed);
+                let mut peaks = Vec::new();
+                for _ in 0..200 {
+                    let scope = mm.peak_scope();
+                    let blocks = 1 + rng.index(8);
+                    let held: Vec<_> = (0..blocks)
+                        .map(|_| mm.pinned::<u8>(BLOCK).unwrap())
+                        .collect();
+                    let nested = mm.peak_scope();
+                    drop(held);
+                    let nested = nested.end().pinned;
+                    assert!(nested.in_use_at_begin >= blocks * BLOCK);
+                    let peak = scope.end().pinned;
+                    assert!(peak.in_use >= nested.in_use && nested.in_use >= blocks * BLOCK);
+                    peaks.push(peak);
+                }
+                peaks
+            }
+        };
+        let threads: Vec<_> = (0..THREADS as u64)
+            .map(|seed| threads.spawn(work(seed)))
+            .collect();
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap())
+            .collect()
+    });
+    let outer = outer.end().pinned;
+    let highest = inner.iter().map(|peak| peak.in_use).max();
+    assert_eq!(highest, Some(outer.in_use), "nothing was live beside them");
+    // A block that others hold back is counted as live.
+    let most = THREADS * 8 * BLOCK + outer.reserved / 100;
+    assert!(outer.in_use <= most, "{outer:?}");
+    assert_eq!(mm.stats().pinned.in_use, 0);
+    assert_sound(&mm);
+}
