@@ -206,6 +206,9 @@ try:
     sys.exit('an unknown pointer was freed')
 except memmgr.Error as error:
     assert 'unknown pointer' in str(error), error
+assert memmgr.take_failure() is None
+library.memmgr_torch_free(ctypes.c_void_p(77), ctypes.c_size_t(1), 0, None)
+assert 'unknown pointer' in memmgr.take_failure() and memmgr.take_failure() is None
 print(library.memmgr_backend().decode(), figures)
 ";
     let python = folder().join("../python");

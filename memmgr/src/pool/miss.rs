@@ -68,6 +68,7 @@ impl Pool {
             state.config.reuse
         };
         self.release_retiring();
+        let mut settled = reuse == Reuse::PreferSpeed;
         // Each turn either serves the request, or waits for another thread's growth.
         loop {
             if let Some(address) = self.look(request) {
@@ -77,6 +78,9 @@ impl Pool {
                 && let Some(address) = self.wait_and_take(size, on, raw)?
             {
                 return Ok(address);
+            }
+            if !std::mem::replace(&mut settled, true) && self.settle_before_growth(rounded) {
+                continue;
             }
             match self.grow(request, rounded)? {
                 Growth::Served(address) => return Ok(address),
