@@ -287,6 +287,12 @@ void memmgr_torch_reset(void);
 void memmgr_torch_memory_fraction(double fraction,
                                   int32_t device);
 
+// For `set_base_alloc_fn`: where the allocation of CUDA's that holds `ptr` begins, and its size, unless `size` is null. That is what
+// `cudaIpcGetMemHandle` would share of it, where the memory comes from `cudaMalloc` (`MEMMGR_DEVICE_SOURCE=malloc`). Of memory of
+// others, `ptr` and 0.
+void *memmgr_torch_base_allocation(void *ptr,
+                                   size_t *size);
+
 // Waits until nothing runs on a device any more (`cudaDeviceSynchronize`).
 enum memmgr_status memmgr_synchronize_device(int32_t device);
 

@@ -86,6 +86,7 @@ def allocator():
         ("set_record_stream_fn", "memmgr_torch_record_stream"),
         ("set_reset_fn", "memmgr_torch_reset"),
         ("set_memory_fraction_fn", "memmgr_torch_memory_fraction"),
+        ("set_base_alloc_fn", "memmgr_torch_base_allocation"),
         ("set_begin_allocate_to_pool", "memmgr_torch_begin_allocate_to_pool"),
         ("set_end_allocate_to_pool_fn", "memmgr_torch_end_allocate_to_pool"),
         ("set_release_pool", "memmgr_torch_release_pool"),
