@@ -235,8 +235,8 @@ enum memmgr_status memmgr_shutdown_and_free_all(size_t *released, size_t *live);
 // Walks all bookkeeping and verifies it; for tests and debugging.
 enum memmgr_status memmgr_check(void);
 
-// The last failure that nobody could be told of (of a free in PyTorch, or in a destructor) since it was last asked for: its status,
-// and `memmgr_last_error` says the rest. `MEMMGR_OK` if there was none.
+// The last failure that nobody could be told of, of a free in PyTorch for example, since it was last asked for: its status, and
+// `memmgr_last_error` says the rest. `MEMMGR_OK` if there was none.
 enum memmgr_status memmgr_take_failure(void);
 
 // What the last failed call of this thread had to say: one sentence or several, "" if none has failed. The text stays where it
