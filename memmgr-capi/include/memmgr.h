@@ -260,8 +260,8 @@ enum memmgr_status memmgr_shutdown_and_free_all(size_t *released, size_t *live);
 // Walks all bookkeeping and verifies it; for tests and debugging.
 enum memmgr_status memmgr_check(void);
 
-// The last failure that nobody could be told of (of a free in PyTorch, or in a destructor) since it was last asked for: its status,
-// and `memmgr_last_error` says the rest. `MEMMGR_OK` if there was none.
+// The last failure that nobody could be told of, of a free in PyTorch for example, since it was last asked for: its status, and
+// `memmgr_last_error` says the rest. `MEMMGR_OK` if there was none.
 enum memmgr_status memmgr_take_failure(void);
 
 // Writes all segments with their blocks, and the last events that `MEMMGR_EVENT_RING` keeps, to the file at `path`, in a
@@ -316,6 +316,12 @@ void memmgr_torch_reset(void);
 // For `set_memory_fraction_fn`: limits the device's pool to this share of its memory. Throws for one that is none.
 void memmgr_torch_memory_fraction(double fraction,
                                   int32_t device);
+
+// For `set_base_alloc_fn`: where the allocation of CUDA's that holds `ptr` begins, and its size, unless `size` is null. That is what
+// `cudaIpcGetMemHandle` would share of it, where the memory comes from `cudaMalloc` (`MEMMGR_DEVICE_SOURCE=malloc`). Of memory of
+// others, `ptr` and 0.
+void *memmgr_torch_base_allocation(void *ptr,
+                                   size_t *size);
 
 // Waits until nothing runs on a device any more (`cudaDeviceSynchronize`).
 enum memmgr_status memmgr_synchronize_device(int32_t device);

@@ -233,8 +233,8 @@ private:
     std::size_t length_ = 0;
 };
 
-// Device memory for `length` elements on a stream, given back in the stream's order at the end of its life. The stream outlives
-// it.
+// Device memory for `length` elements on a stream, given back in the stream's order at the end of its life, whichever device is
+// current then. The stream outlives it; where that is the thread's own default stream, the same thread ends it.
 template <typename T>
 class DeviceBuffer {
 public:

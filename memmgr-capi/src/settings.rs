@@ -185,8 +185,8 @@ pub extern "C" fn memmgr_check() -> memmgr_status {
     })
 }
 
-/// The last failure that nobody could be told of (of a free in PyTorch, or in a destructor) since it was last asked for: its status,
-/// and `memmgr_last_error` says the rest. `MEMMGR_OK` if there was none.
+/// The last failure that nobody could be told of, of a free in PyTorch for example, since it was last asked for: its status, and
+/// `memmgr_last_error` says the rest. `MEMMGR_OK` if there was none.
 #[unsafe(no_mangle)]
 pub extern "C" fn memmgr_take_failure() -> memmgr_status {
     call(|| mm().take_error().map_or(Ok(()), |error| Err(error.into())))

@@ -131,6 +131,29 @@ pub unsafe extern "C-unwind" fn memmgr_torch_release_pool(device: i32, pool: mem
     unsafe { memmgr_cpp_release_pool(device, pool) }
 }
 
+/// For `set_base_alloc_fn`: where the allocation of CUDA's that holds `ptr` begins, and its size, unless `size` is null. That is what
+/// `cudaIpcGetMemHandle` would share of it, where the memory comes from `cudaMalloc` (`MEMMGR_DEVICE_SOURCE=malloc`). Of memory of
+/// others, `ptr` and 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memmgr_torch_base_allocation(
+    ptr: *mut c_void,
+    size: *mut usize,
+) -> *mut c_void {
+    let mut found = (ptr, 0);
+    // What fails is told by `memmgr_last_error` alone.
+    let _ = call(|| {
+        if let Some(segment) = MemoryManager::instance().device_segment(ptr) {
+            found = segment;
+        }
+        Ok(())
+    });
+    if !size.is_null() {
+        // SAFETY: it is not null and may be written, says the caller.
+        unsafe { size.write(found.1) };
+    }
+    found.0
+}
+
 /// Keeps the calling thread's last failure for `memmgr_take_failure`.
 ///
 /// cbindgen:ignore

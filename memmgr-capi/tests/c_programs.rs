@@ -115,9 +115,14 @@ fn a_c_program_gets_what_it_asks_for_and_every_mistake_is_refused() {
 #[test]
 fn torch_is_served_as_it_expects() {
     let (_room, mut program) = compiled("torch.cpp", &[]);
-    let printed = run(program.env("CUDART_SIM_DEVICES", "2"));
-    print!("{printed}");
-    assert!(printed.contains("torch's pools hold"), "{printed}");
+    program.env("CUDART_SIM_DEVICES", "2");
+    for source in [None, Some("malloc")] {
+        program.env_remove("MEMMGR_DEVICE_SOURCE");
+        program.envs(source.map(|source| ("MEMMGR_DEVICE_SOURCE", source)));
+        let printed = run(&mut program);
+        print!("{printed}");
+        assert!(printed.contains("torch's pools hold"), "{printed}");
+    }
 }
 
 #[test]
@@ -215,6 +220,9 @@ try:
     sys.exit('an unknown pointer was freed')
 except memmgr.Error as error:
     assert 'unknown pointer' in str(error), error
+assert memmgr.take_failure() is None
+library.memmgr_torch_free(ctypes.c_void_p(77), ctypes.c_size_t(1), 0, None)
+assert 'unknown pointer' in memmgr.take_failure() and memmgr.take_failure() is None
 print(library.memmgr_backend().decode(), figures)
 ";
     let python = folder().join("../python");

@@ -13,7 +13,8 @@ pub enum Reuse {
     /// Grow within the limits before waiting for other streams (the default).
     #[default]
     PreferSpeed,
-    /// Wait for other streams' freed memory before growing.
+    /// Wait for other streams' freed memory before growing; a pool of virtual memory also waits on the host for the stream's own
+    /// where that spares a good part of the growth, since memory can move only when no work touches it.
     PreferMemory,
 }
 

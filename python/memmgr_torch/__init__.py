@@ -14,7 +14,8 @@ import ctypes
 import ctypes.util
 import os
 
-__all__ = ["PoolStats", "allocator", "install", "library", "prometheus", "register", "snapshot", "stats", "trim"]
+__all__ = ["PoolStats", "allocator", "install", "library", "prometheus", "register", "snapshot", "stats",
+           "take_failure", "trim"]
 
 _library = None
 _registered = {}
@@ -87,6 +88,7 @@ def allocator():
         ("set_record_stream_fn", "memmgr_torch_record_stream"),
         ("set_reset_fn", "memmgr_torch_reset"),
         ("set_memory_fraction_fn", "memmgr_torch_memory_fraction"),
+        ("set_base_alloc_fn", "memmgr_torch_base_allocation"),
         ("set_begin_allocate_to_pool", "memmgr_torch_begin_allocate_to_pool"),
         ("set_end_allocate_to_pool_fn", "memmgr_torch_end_allocate_to_pool"),
         ("set_release_pool", "memmgr_torch_release_pool"),
@@ -96,13 +98,17 @@ def allocator():
     return made
 
 
-def install(pool_size=None):
+def install(pool_size=None, prefer_memory=False):
     """Makes the manager torch's allocator. To be called before the first CUDA tensor, or torch refuses.
 
     `pool_size`: how many bytes each device's pool reserves at its first allocation.
+    `prefer_memory`: wait for what has been freed before a pool grows (MEMMGR_REUSE=memory), which holds less and may delay the
+    first steps. It must be said before anything else has used the library.
     """
     import torch
 
+    if prefer_memory:
+        os.environ["MEMMGR_REUSE"] = "memory"
     if pool_size is not None:
         _check(library().memmgr_set_device_pool_size(ctypes.c_size_t(pool_size)))
     made = allocator()
@@ -146,6 +152,13 @@ def prometheus():
 def reset_peaks():
     """Lets the peaks begin anew."""
     _check(library().memmgr_reset_peaks())
+
+
+def take_failure():
+    """What went wrong where torch could not be told, in a free for example, since it was last asked; None if nothing has."""
+    if library().memmgr_take_failure():
+        return library().memmgr_last_error().decode()
+    return None
 
 
 def trim():

@@ -2,7 +2,7 @@
 
     python3 train.py [--steps 20] [resnet50|gpt2 ...]
 
-The losses must be the same; step times and reserved over live bytes are printed beside each other. Exits with 1 where they are
+What the environment says of the manager counts: MEMMGR_REUSE=memory holds less. The losses must be the same; step times and reserved over live bytes are printed beside each other. Exits with 1 where they are
 not: losses, more than 2 % of time after warm-up, or more than 1.05 times what is live at the peak.
 """
 

@@ -33,6 +33,8 @@ int cudaStreamEndCapture(Stream stream, void **graph);
 int cudaStreamIsCapturing(Stream stream, int *status);
 int cudaGraphDestroy(void *graph);
 int cudaLaunchHostFunc(Stream stream, void (*function)(void *), void *data);
+int cudaIpcGetMemHandle(void *handle, void *base);
+int cudaGetLastError(void);
 int cudaPeekAtLastError(void);
 // What takes C++ objects is not in the header.
 void memmgr_torch_begin_allocate_to_pool(int device, PoolId id, Filter filter);
@@ -363,8 +365,26 @@ static void fork_beside_a_busy_thread() {
     CHECK(memmgr_check() == MEMMGR_OK && stats().live_blocks == 0);
 }
 
+// What PyTorch asks before it shares a block: the allocation of CUDA's that holds it.
+static void base_allocations() {
+    std::size_t size = 0;
+    char *block = static_cast<char *>(memmgr_torch_alloc(MIB, 0, nullptr));
+    char *base = static_cast<char *>(memmgr_torch_base_allocation(block + 17, &size));
+    CHECK(base <= block && size >= MIB && block + MIB <= base + size);
+    CHECK(memmgr_torch_base_allocation(block, nullptr) == base);
+    int local = 0;
+    CHECK(memmgr_torch_base_allocation(&local, &size) == &local && size == 0);
+    memmgr_torch_free(block, MIB, 0, nullptr);
+    void *handle[8];
+    // Virtual memory cannot be shared so; a segment of cudaMalloc can, and by its base alone.
+    const bool segments = std::getenv("MEMMGR_DEVICE_SOURCE") != nullptr;
+    CHECK((cudaIpcGetMemHandle(handle, base) == 0) == segments);
+    cudaGetLastError();
+}
+
 int main() {
     std::printf("memmgr %s, backend: %s\n", memmgr_version(), memmgr_backend());
+    base_allocations();
     nothing_and_too_much();
     two_captures_share_a_pool();
     frees_after_the_graph_do_not_wait();

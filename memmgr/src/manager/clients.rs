@@ -40,6 +40,19 @@ impl MemoryManager {
         made.map(|(address, _)| cuda::pointer(address))
     }
 
+    /// The segment of a device pool that an address lies in: where it begins, and its bytes. That of `cudaMalloc` is what
+    /// `cudaIpcGetMemHandle` shares ([`Config::shareable`](crate::Config::shareable)). `None` for memory of others, of the async
+    /// modes, and in a forked child.
+    pub fn device_segment(&self, ptr: *const c_void) -> Option<(*mut c_void, usize)> {
+        if process::is_forked() {
+            return None;
+        }
+        let address = ptr.addr();
+        (self.inner.states())
+            .find_map(|state| state.pool.segment_at(address))
+            .map(|(base, len)| (cuda::pointer(base), len))
+    }
+
     /// Whether this process can use the manager at all; makes no CUDA call.
     ///
     /// # Errors

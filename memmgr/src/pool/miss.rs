@@ -71,6 +71,7 @@ impl Pool {
         };
         self.release_retiring();
         self.tidy();
+        let mut settled = reuse == Reuse::PreferSpeed;
         // Each turn either serves the request, or waits for another thread's growth.
         loop {
             if let Some(address) = self.look(request) {
@@ -80,6 +81,9 @@ impl Pool {
                 && let Some(address) = self.wait_and_take(size, on, raw)?
             {
                 return Ok(address);
+            }
+            if !std::mem::replace(&mut settled, true) && self.settle_before_growth(rounded) {
+                continue;
             }
             match self.grow(request, rounded)? {
                 Growth::Served(address) => return Ok(address),

@@ -101,6 +101,13 @@ impl Pool {
         }
     }
 
+    /// The segment in which an address lies: where it begins, and how long it is.
+    pub fn segment_at(&self, address: usize) -> Option<(usize, usize)> {
+        let state = self.state.lock();
+        let segment = state.space.segment_of(address)?;
+        Some((segment.base, segment.len))
+    }
+
     /// The live block in which `size` bytes at `address` lie; `None` if the address belongs to no segment of the pool.
     pub fn locate(&self, address: usize, size: usize) -> Result<Option<BlockRange>> {
         let mut state = self.state.lock();

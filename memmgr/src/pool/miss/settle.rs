@@ -12,6 +12,9 @@ use crate::{
 };
 use std::{cmp::Reverse, sync::Arc};
 
+/// Less than this cannot move: a chunk of mapped memory.
+const CHUNK: usize = 2 << 20;
+
 /// A segment without a live block that work keeps from being idle; with mapped memory what one owner has.
 struct Unsettled {
     len: usize,
@@ -106,6 +109,41 @@ impl Pool {
         }
         state.complete(&done, true);
         waited.map(|()| true)
+    }
+
+    /// Before a pool of mapped memory grows: waits on the host for what has been freed, by the request's own stream too, if that
+    /// could spare a good part of the growth. Memory that work may touch cannot move; afterwards it can. Whether anything was
+    /// waited for.
+    pub(super) fn settle_before_growth(&self, rounded: usize) -> bool {
+        if self.source.mapped().is_none() {
+            return false;
+        }
+        self.flush_front();
+        let marks = {
+            let mut state = self.state.lock();
+            let pending = state.space.stats().pending;
+            if pending < CHUNK || pending < rounded / 8 {
+                return false;
+            }
+            let owners: Vec<_> = (state.space.owned().into_iter())
+                .flat_map(|(_, owners)| owners.iter().copied().collect::<Vec<_>>())
+                .collect();
+            state.order.marks_of(owners.into_iter(), None)
+        };
+        // What cannot be waited for (a stream that is being captured) stays pending.
+        for mark in &marks {
+            if let Err(error) = mark.wait_on_host() {
+                tracing::debug!(%error, "some memory stays pending");
+            }
+        }
+        let (done, left): (Vec<Arc<Fence>>, Vec<Arc<Fence>>) =
+            marks.into_iter().partition(|mark| mark.is_done());
+        let mut state = self.state.lock();
+        for mark in &left {
+            state.order.enqueue(mark);
+        }
+        state.complete(&done, true);
+        !done.is_empty()
     }
 
     /// Who holds what is in use. Looks at every block.
