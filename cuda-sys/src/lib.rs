@@ -62,6 +62,8 @@
 compile_error!("cuda-sys supports Linux on x86-64 and on aarch64 only");
 
 mod compat;
+#[cfg(feature = "nvtx")]
+pub mod nvtx;
 mod version;
 mod virtual_memory;
 
