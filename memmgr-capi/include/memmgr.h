@@ -83,7 +83,7 @@ typedef struct memmgr_pool_stats {
   uint64_t frees;
   // Allocations served from memory that was used before.
   uint64_t reuses;
-  // Allocations that had to wait for another stream.
+  // Allocations that took memory which still had the mark of another stream, and had to wait for that.
   uint64_t waits;
   // How often the pool grew.
   uint64_t growths;
@@ -95,6 +95,12 @@ typedef struct memmgr_pool_stats {
   size_t internal_waste;
   // The largest request that found nothing.
   size_t largest_miss;
+  // Allocations that took memory which still had the mark of another stream, those that had to wait included.
+  uint64_t steals;
+  // Blocks divided in two.
+  uint64_t splits;
+  // Neighbouring free blocks joined.
+  uint64_t merges;
 } memmgr_pool_stats;
 
 // Asked when a request found no memory, without a lock held: it may free memory, through the manager too. `requested` is in
@@ -140,11 +146,22 @@ enum memmgr_status memmgr_device_stats(int32_t device,
 enum memmgr_status memmgr_external_waste(int32_t device,
                                          size_t *bytes);
 
+// Writes all figures in Prometheus' text format, with a zero byte behind them, into `buf`, which has `len` bytes; and how many
+// bytes that takes, the zero byte included, to `needed` (unless that is null). Where `len` is less, nothing is written to
+// `buf`, which may be null then, and the call fails but for `len` 0. Figures grow longer as they grow: ask for the length,
+// and leave some room.
+enum memmgr_status memmgr_stats_prometheus(char *buf,
+                                           size_t len,
+                                           size_t *needed);
+
 // Lets the peaks begin anew at what is there now.
 enum memmgr_status memmgr_reset_peaks(void);
 
 // Sets what is asked when a request finds no memory; null ends that. The hook may be called on any thread that allocates, with
 // `user`, and must not throw.
+//
+// When this returns, no call of the hook that was set before is running on any thread, nor will one begin: `user` may go. So do
+// not hold a lock that the hook wants. From inside a hook it returns at once, and the calls that run go on to their end.
 enum memmgr_status memmgr_set_out_of_memory_hook(memmgr_out_of_memory_hook hook,
                                                  void *user);
 
@@ -175,13 +192,14 @@ enum memmgr_status memmgr_allocate_device_on(size_t size,
 // Gives device memory back in the order of a raw stream: what the stream has been given may still use it.
 enum memmgr_status memmgr_free_device_on(void *ptr, CUstream_st *stream);
 
-// Memory in the order of a raw stream; the default stream is that of `device`. As `memmgr_allocate_device_on` otherwise.
+// Memory in the order of a raw stream; the default streams (null, `cudaStreamLegacy`, `cudaStreamPerThread`) are those of
+// `device`. As `memmgr_allocate_device_on` otherwise.
 enum memmgr_status memmgr_allocate_device_at_on(int32_t device,
                                                 size_t size,
                                                 CUstream_st *stream,
                                                 void **out);
 
-// As `memmgr_free_device_on`; the default stream is that of `device`.
+// As `memmgr_free_device_on`; the default streams are those of `device`.
 enum memmgr_status memmgr_free_device_at_on(int32_t device, void *ptr, CUstream_st *stream);
 
 // As `memmgr_allocate_device_on`, on a registered stream: no CUDA call where the pool has the memory.
@@ -195,7 +213,7 @@ enum memmgr_status memmgr_free_device_on_registered(void *ptr, memmgr_stream_t s
 enum memmgr_status memmgr_record_use(const void *ptr,
                                      CUstream_st *stream);
 
-// As `memmgr_record_use`; the default stream is that of `device`.
+// As `memmgr_record_use`; the default streams are those of `device`.
 enum memmgr_status memmgr_record_use_at(int32_t device, const void *ptr, CUstream_st *stream);
 
 // Configures how many bytes the pinned pool reserves at its first allocation. Afterwards `MEMMGR_ALREADY_INITIALIZED`.
@@ -209,6 +227,11 @@ enum memmgr_status memmgr_set_pinned_pool_limit(size_t size);
 
 // The most bytes that each device's pool may reserve; `SIZE_MAX` is no limit.
 enum memmgr_status memmgr_set_device_pool_limit(size_t size);
+
+// Limits the pool of a device to this share of its memory (above 0, at most 1); the pool of each device if `device` is -1. It
+// takes the place of a limit in bytes.
+enum memmgr_status memmgr_set_device_pool_limit_share(int32_t device,
+                                                      double share);
 
 // Sets the allocator mode (a `memmgr_device_allocator_mode`), at any time: each block is freed by the family that made it. Where
 // a device cannot do what is asked, the best-fit pool serves it: see `memmgr_effective_device_allocator_mode`.
@@ -236,6 +259,10 @@ enum memmgr_status memmgr_shutdown_and_free_all(size_t *released, size_t *live);
 
 // Walks all bookkeeping and verifies it; for tests and debugging.
 enum memmgr_status memmgr_check(void);
+
+// The last failure that nobody could be told of (of a free in PyTorch, or in a destructor) since it was last asked for: its status,
+// and `memmgr_last_error` says the rest. `MEMMGR_OK` if there was none.
+enum memmgr_status memmgr_take_failure(void);
 
 // Writes all segments with their blocks, and the last events that `MEMMGR_EVENT_RING` keeps, to the file at `path`, in a
 // `memmgr_snapshot_format`. The file is replaced as a whole, or stays what it was. `memmgr report` and PyTorch's viewer open it.
@@ -273,7 +300,8 @@ void *memmgr_torch_alloc(size_t size,
                          int32_t device,
                          CUstream_st *stream);
 
-// For `CUDAPluggableAllocator`: memory back, in the order of the stream that it was allocated on. Never throws.
+// For `CUDAPluggableAllocator`: memory back, in the order of the stream that it was allocated on. Never throws: what fails is kept
+// for `memmgr_take_failure`, and the block stays out of use.
 void memmgr_torch_free(void *ptr,
                        size_t size,
                        int32_t device,
@@ -285,15 +313,12 @@ void memmgr_torch_record_stream(void *ptr, CUstream_st *stream);
 // For `set_reset_fn` (`torch.cuda.empty_cache`): idle memory goes back to CUDA.
 void memmgr_torch_reset(void);
 
-// For `set_memory_fraction_fn`: limits the pools to this share of the device's memory. Throws for one that is none.
+// For `set_memory_fraction_fn`: limits the device's pool to this share of its memory. Throws for one that is none.
 void memmgr_torch_memory_fraction(double fraction,
                                   int32_t device);
 
 // Waits until nothing runs on a device any more (`cudaDeviceSynchronize`).
 enum memmgr_status memmgr_synchronize_device(int32_t device);
-
-// Limits the pool of each device to this share of the memory of `device`: above 0, at most 1.
-enum memmgr_status memmgr_set_device_pool_limit_share(int32_t device, double share);
 
 // Copies `size` bytes from host to device memory in a raw stream. Returns at once for pinned memory.
 //

@@ -1,6 +1,7 @@
 //! Statistics.
 
 use manager::{MemoryManager, PoolStats};
+use std::ffi::c_char;
 
 use crate::status::{Failure, call, memmgr_status, put};
 
@@ -28,7 +29,7 @@ pub struct memmgr_pool_stats {
     pub frees: u64,
     /// Allocations served from memory that was used before.
     pub reuses: u64,
-    /// Allocations that had to wait for another stream.
+    /// Allocations that took memory which still had the mark of another stream, and had to wait for that.
     pub waits: u64,
     /// How often the pool grew.
     pub growths: u64,
@@ -40,6 +41,12 @@ pub struct memmgr_pool_stats {
     pub internal_waste: usize,
     /// The largest request that found nothing.
     pub largest_miss: usize,
+    /// Allocations that took memory which still had the mark of another stream, those that had to wait included.
+    pub steals: u64,
+    /// Blocks divided in two.
+    pub splits: u64,
+    /// Neighbouring free blocks joined.
+    pub merges: u64,
 }
 
 impl From<&PoolStats> for memmgr_pool_stats {
@@ -61,6 +68,9 @@ impl From<&PoolStats> for memmgr_pool_stats {
             live_blocks: stats.live_blocks,
             internal_waste: stats.internal_waste,
             largest_miss: stats.largest_miss,
+            steals: stats.steals,
+            splits: stats.splits,
+            merges: stats.merges,
         }
     }
 }
@@ -134,6 +144,42 @@ pub unsafe extern "C" fn memmgr_external_waste(device: i32, bytes: *mut usize) -
         };
         // SAFETY: the pointer is null or a place for one number, says the caller.
         unsafe { put(bytes, pool.external_waste) }
+    })
+}
+
+/// Writes all figures in Prometheus' text format, with a zero byte behind them, into `buf`, which has `len` bytes; and how many
+/// bytes that takes, the zero byte included, to `needed` (unless that is null). Where `len` is less, nothing is written to
+/// `buf`, which may be null then, and the call fails but for `len` 0. Figures grow longer as they grow: ask for the length,
+/// and leave some room.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memmgr_stats_prometheus(
+    buf: *mut c_char,
+    len: usize,
+    needed: *mut usize,
+) -> memmgr_status {
+    call(|| {
+        let text = MemoryManager::instance().stats().to_prometheus();
+        let bytes = text.len().saturating_add(1);
+        if !needed.is_null() {
+            // SAFETY: the pointer is not null, and then it is a place for one number, says the caller.
+            unsafe { put(needed, bytes)? };
+        }
+        if len == 0 {
+            return Ok(());
+        }
+        if len < bytes {
+            let reason = format!("the text takes {bytes} bytes, and there is room for {len}");
+            return Err(Failure::argument(reason));
+        }
+        if buf.is_null() {
+            return Err(Failure::argument("the pointer for the text is null"));
+        }
+        // SAFETY: `buf` has `len` bytes that may be written, says the caller; the text and the zero byte are no more.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), buf.cast::<u8>(), text.len());
+            buf.add(text.len()).write(0);
+        }
+        Ok(())
     })
 }
 

@@ -8,6 +8,8 @@
 #![allow(non_camel_case_types)]
 
 mod cupy;
+#[cfg(feature = "sim")]
+mod faults;
 mod figures;
 mod hooks;
 mod memory;

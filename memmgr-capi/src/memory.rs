@@ -88,12 +88,7 @@ pub unsafe extern "C" fn memmgr_allocate_device_on(
     out: *mut *mut c_void,
 ) -> memmgr_status {
     // SAFETY: the pointer may be written, and the stream is alive during the call, says the caller.
-    unsafe {
-        hand_out(out, || {
-            let known = streams::raw(stream)?;
-            Ok(on_stream!(known, stream => mm().allocate_device_on(size, stream))?)
-        })
-    }
+    unsafe { hand_out(out, || streams::allocate(None, size, stream)) }
 }
 
 /// Gives device memory back in the order of a raw stream: what the stream has been given may still use it.
@@ -110,7 +105,8 @@ pub unsafe extern "C" fn memmgr_free_device_on(
     })
 }
 
-/// Memory in the order of a raw stream; the default stream is that of `device`. As `memmgr_allocate_device_on` otherwise.
+/// Memory in the order of a raw stream; the default streams (null, `cudaStreamLegacy`, `cudaStreamPerThread`) are those of
+/// `device`. As `memmgr_allocate_device_on` otherwise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memmgr_allocate_device_at_on(
     device: i32,
@@ -118,18 +114,11 @@ pub unsafe extern "C" fn memmgr_allocate_device_at_on(
     stream: *mut CUstream_st,
     out: *mut *mut c_void,
 ) -> memmgr_status {
-    call(|| {
-        // SAFETY: the pointer may be written, says the caller.
-        unsafe { put(out, std::ptr::null_mut())? };
-        // SAFETY: the stream is alive during the call, says the caller.
-        let known = unsafe { streams::raw_on(device, stream)? };
-        let block = on_stream!(known, stream => mm().allocate_device_on(size, stream))?;
-        // SAFETY: as above.
-        unsafe { put(out, block) }
-    })
+    // SAFETY: the pointer may be written, and the stream is alive during the call, says the caller.
+    unsafe { hand_out(out, || streams::allocate(Some(device), size, stream)) }
 }
 
-/// As `memmgr_free_device_on`; the default stream is that of `device`.
+/// As `memmgr_free_device_on`; the default streams are those of `device`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memmgr_free_device_at_on(
     device: i32,
@@ -191,7 +180,7 @@ pub unsafe extern "C" fn memmgr_record_use(
     })
 }
 
-/// As `memmgr_record_use`; the default stream is that of `device`.
+/// As `memmgr_record_use`; the default streams are those of `device`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memmgr_record_use_at(
     device: i32,

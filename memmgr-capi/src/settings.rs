@@ -75,6 +75,16 @@ pub extern "C" fn memmgr_set_device_pool_limit(size: usize) -> memmgr_status {
     })
 }
 
+/// Limits the pool of a device to this share of its memory (above 0, at most 1); the pool of each device if `device` is -1. It
+/// takes the place of a limit in bytes.
+#[unsafe(no_mangle)]
+pub extern "C" fn memmgr_set_device_pool_limit_share(device: i32, share: f64) -> memmgr_status {
+    call(|| match device {
+        -1 => Ok(mm().set_device_pool_limit_share(share)?),
+        device => Ok(mm().set_device_pool_limit_share_at(device, share)?),
+    })
+}
+
 /// Sets the allocator mode (a `memmgr_device_allocator_mode`), at any time: each block is freed by the family that made it. Where
 /// a device cannot do what is asked, the best-fit pool serves it: see `memmgr_effective_device_allocator_mode`.
 #[unsafe(no_mangle)]
@@ -169,5 +179,15 @@ pub unsafe extern "C" fn memmgr_shutdown_and_free_all(
 /// Walks all bookkeeping and verifies it; for tests and debugging.
 #[unsafe(no_mangle)]
 pub extern "C" fn memmgr_check() -> memmgr_status {
-    call(|| mm().check().map_err(Failure::argument))
+    call(|| {
+        mm().usable()?;
+        mm().check().map_err(Failure::Internal)
+    })
+}
+
+/// The last failure that nobody could be told of (of a free in PyTorch, or in a destructor) since it was last asked for: its status,
+/// and `memmgr_last_error` says the rest. `MEMMGR_OK` if there was none.
+#[unsafe(no_mangle)]
+pub extern "C" fn memmgr_take_failure() -> memmgr_status {
+    call(|| mm().take_error().map_or(Ok(()), |error| Err(error.into())))
 }

@@ -73,6 +73,8 @@ pub(crate) enum Failure {
     Manager(Error),
     /// An argument cannot be used.
     Argument(String),
+    /// The library contradicts itself.
+    Internal(String),
 }
 
 impl From<Error> for Failure {
@@ -90,6 +92,7 @@ impl Failure {
     fn status(&self) -> memmgr_status {
         let error = match self {
             Failure::Argument(_) => return MEMMGR_INVALID_ARGUMENT,
+            Failure::Internal(_) => return MEMMGR_INTERNAL_ERROR,
             Failure::Manager(error) => error,
         };
         match error {
@@ -120,6 +123,7 @@ impl Failure {
         const UNKNOWN: i32 = 999;
         match self {
             Failure::Argument(_) => INVALID_VALUE,
+            Failure::Internal(_) => UNKNOWN,
             Failure::Manager(error) => match error {
                 error if error.cuda_code().is_some() => error.cuda_code().unwrap_or(UNKNOWN),
                 Error::OutOfMemory(_) | Error::LimitExceeded { .. } => MEMORY_ALLOCATION,
@@ -134,6 +138,7 @@ impl Failure {
         match self {
             Failure::Manager(error) => error.to_string(),
             Failure::Argument(reason) => format!("invalid argument: {reason}"),
+            Failure::Internal(what) => format!("internal error, please report it: {what}"),
         }
     }
 }
@@ -142,17 +147,18 @@ impl Failure {
 struct Last {
     text: Option<CString>,
     cuda: i32,
+    error: Option<Error>,
 }
 
 thread_local! {
-    static LAST: RefCell<Last> = const { RefCell::new(Last { text: None, cuda: 0 }) };
+    static LAST: RefCell<Last> = const { RefCell::new(Last { text: None, cuda: 0, error: None }) };
 }
 
-fn remember(text: String, cuda: i32) {
+fn remember(text: String, cuda: i32, error: Option<Error>) {
     // A text with a zero byte inside would end there.
     let text = CString::new(text.replace('\0', " ")).ok();
     // At the very end of a thread there is nobody to tell.
-    let _ = LAST.try_with(|last| *last.borrow_mut() = Last { text, cuda });
+    let _ = LAST.try_with(|last| *last.borrow_mut() = Last { text, cuda, error });
 }
 
 /// Runs what a function of the interface does. No panic passes.
@@ -166,7 +172,11 @@ pub(crate) fn call(f: impl FnOnce() -> Result<(), Failure>) -> memmgr_status {
 
 #[cold]
 fn refused(failure: &Failure) -> memmgr_status {
-    remember(failure.text(), failure.cuda_code());
+    let error = match failure {
+        Failure::Manager(error) => Some(error.clone()),
+        Failure::Argument(_) | Failure::Internal(_) => None,
+    };
+    remember(failure.text(), failure.cuda_code(), error);
     failure.status()
 }
 
@@ -178,8 +188,16 @@ fn broken(panic: &(dyn Any + Send)) -> memmgr_status {
         .or_else(|| panic.downcast_ref::<&str>().copied())
         .unwrap_or("a panic");
     const UNKNOWN: i32 = 999;
-    remember(format!("internal error, please report it: {what}"), UNKNOWN);
+    let text = format!("internal error, please report it: {what}");
+    remember(text, UNKNOWN, None);
     MEMMGR_INTERNAL_ERROR
+}
+
+/// The manager's error behind the last failed call of this thread.
+pub(crate) fn last_failure() -> Option<Error> {
+    LAST.try_with(|last| last.borrow().error.clone())
+        .ok()
+        .flatten()
 }
 
 /// Where a result goes.
@@ -218,6 +236,7 @@ pub extern "C" fn memmgr_clear_last_error() {
     let nothing = Last {
         text: None,
         cuda: 0,
+        error: None,
     };
     let _ = LAST.try_with(|last| *last.borrow_mut() = nothing);
 }

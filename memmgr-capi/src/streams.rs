@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use manager::{PerThreadStream, Stream};
+use manager::{MemoryManager, PerThreadStream, Stream};
 
 use crate::{
     CUstream_st,
@@ -74,18 +74,43 @@ pub(crate) fn legacy(device: i32) -> Result<Known, Failure> {
 pub(crate) unsafe fn raw(stream: *mut CUstream_st) -> Result<Known, Failure> {
     match stream.addr() {
         0 | LEGACY => legacy(manager::current_device()?),
+        PER_THREAD => Ok(Known::PerThread(PerThreadStream::new()?)),
         // SAFETY: as this function demands.
         _ => unsafe { of_other(stream) },
     }
 }
 
-/// As [`raw`]; the default stream is that of `device`.
+/// Memory in the order of a raw stream; the default streams are those of `device`, or else of the current one.
+///
+/// # Safety
+/// As [`raw`].
+pub(crate) unsafe fn allocate(
+    device: Option<i32>,
+    size: usize,
+    stream: *mut CUstream_st,
+) -> Result<*mut c_void, Failure> {
+    let mm = MemoryManager::instance();
+    if stream.addr() > PER_THREAD {
+        // SAFETY: as this function demands.
+        return Ok(unsafe { mm.allocate_device_on_raw(size, stream.cast::<c_void>())? });
+    }
+    let known = match device {
+        // SAFETY: as this function demands.
+        Some(device) => unsafe { raw_on(device, stream)? },
+        // SAFETY: as this function demands.
+        None => unsafe { raw(stream)? },
+    };
+    Ok(on_stream!(known, stream => mm.allocate_device_on(size, stream))?)
+}
+
+/// As [`raw`]; the default streams are those of `device`.
 ///
 /// # Safety
 /// As [`raw`].
 pub(crate) unsafe fn raw_on(device: i32, stream: *mut CUstream_st) -> Result<Known, Failure> {
     match stream.addr() {
         0 | LEGACY => legacy(device),
+        PER_THREAD => Ok(Known::PerThread(PerThreadStream::on(device)?)),
         // SAFETY: as this function demands.
         _ => unsafe { of_other(stream) },
     }
@@ -94,9 +119,6 @@ pub(crate) unsafe fn raw_on(device: i32, stream: *mut CUstream_st) -> Result<Kno
 /// # Safety
 /// As [`raw`].
 unsafe fn of_other(stream: *mut CUstream_st) -> Result<Known, Failure> {
-    if stream.addr() == PER_THREAD {
-        return Ok(Known::PerThread(PerThreadStream::new()?));
-    }
     // SAFETY: the handle is alive and stays so during the call, which drops what is made from it.
     let borrowed = unsafe { Stream::borrow_raw(stream.cast::<c_void>())? };
     Ok(Known::Borrowed(borrowed))
@@ -229,6 +251,8 @@ pub unsafe extern "C" fn memmgr_stream_release(handle: memmgr_stream_t) -> memmg
         if handle == 0 {
             return Ok(());
         }
+        // In a forked child the lock may be held by a thread that it does not have.
+        MemoryManager::instance().usable()?;
         let taken = {
             let mut vacant = VACANT.lock().unwrap_or_else(PoisonError::into_inner);
             let (number, slot) = slot_of(handle).ok_or_else(|| unknown(handle))?;

@@ -3,11 +3,11 @@
 
 use std::ffi::c_void;
 
-use manager::{Error, MemoryManager};
+use manager::MemoryManager;
 
 use crate::{
     CUstream_st,
-    status::{Failure, call, memmgr_status},
+    status::{call, last_failure, memmgr_status},
 };
 
 /// Of PyTorch's private pools: `c10::cuda::MempoolId_t`.
@@ -59,7 +59,8 @@ pub unsafe extern "C-unwind" fn memmgr_torch_alloc(
     unsafe { memmgr_cpp_alloc(size, device, stream) }
 }
 
-/// For `CUDAPluggableAllocator`: memory back, in the order of the stream that it was allocated on. Never throws.
+/// For `CUDAPluggableAllocator`: memory back, in the order of the stream that it was allocated on. Never throws: what fails is kept
+/// for `memmgr_take_failure`, and the block stays out of use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memmgr_torch_free(
     ptr: *mut c_void,
@@ -88,7 +89,7 @@ pub unsafe extern "C-unwind" fn memmgr_torch_reset() {
     unsafe { memmgr_cpp_reset() }
 }
 
-/// For `set_memory_fraction_fn`: limits the pools to this share of the device's memory. Throws for one that is none.
+/// For `set_memory_fraction_fn`: limits the device's pool to this share of its memory. Throws for one that is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memmgr_torch_memory_fraction(fraction: f64, device: i32) {
     // SAFETY: it takes numbers.
@@ -130,28 +131,26 @@ pub unsafe extern "C-unwind" fn memmgr_torch_release_pool(device: i32, pool: mem
     unsafe { memmgr_cpp_release_pool(device, pool) }
 }
 
+/// Keeps the calling thread's last failure for `memmgr_take_failure`.
+///
+/// cbindgen:ignore
+#[unsafe(no_mangle)]
+pub extern "C" fn memmgr_torch_note_failure() {
+    if let Some(error) = last_failure() {
+        MemoryManager::instance().note_failure(error);
+    }
+}
+
+/// The current device; 0 where there is none.
+///
+/// cbindgen:ignore
+#[unsafe(no_mangle)]
+pub extern "C" fn memmgr_torch_current_device() -> i32 {
+    manager::current_device().unwrap_or(0)
+}
+
 /// Waits until nothing runs on a device any more (`cudaDeviceSynchronize`).
 #[unsafe(no_mangle)]
 pub extern "C" fn memmgr_synchronize_device(device: i32) -> memmgr_status {
     call(|| Ok(manager::synchronize_device(device)?))
-}
-
-/// Limits the pool of each device to this share of the memory of `device`: above 0, at most 1.
-#[unsafe(no_mangle)]
-pub extern "C" fn memmgr_set_device_pool_limit_share(device: i32, share: f64) -> memmgr_status {
-    call(|| {
-        if !(share > 0.0 && share <= 1.0) {
-            return Err(Failure::argument(format!(
-                "{share} is no share of a device's memory: above 0, at most 1"
-            )));
-        }
-        // That device alone: asking makes a context.
-        let found = manager::device(device).map_err(|error| match error {
-            Error::WrongDevice { reason } => Failure::argument(reason),
-            other => other.into(),
-        })?;
-        let limit = (found.total_memory as f64 * share) as usize;
-        MemoryManager::instance().set_device_pool_limit(Some(limit));
-        Ok(())
-    })
 }

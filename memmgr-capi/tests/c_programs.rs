@@ -111,6 +111,26 @@ fn a_c_program_gets_what_it_asks_for_and_every_mistake_is_refused() {
     }
 }
 
+/// Private pools, graphs, recorded streams, two devices, a fork.
+#[test]
+fn torch_is_served_as_it_expects() {
+    let (_room, mut program) = compiled("torch.cpp", &[]);
+    let printed = run(program.env("CUDART_SIM_DEVICES", "2"));
+    print!("{printed}");
+    assert!(printed.contains("torch's pools hold"), "{printed}");
+}
+
+#[test]
+fn streams_are_those_that_raw_handles_mean_and_a_hook_ends_when_it_is_unset() {
+    let (_room, mut program) = compiled("streams.cpp", &[]);
+    let printed = run(program.env("CUDART_SIM_DEVICES", "2"));
+    print!("{printed}");
+    assert!(
+        printed.contains("every stream was the one that was meant"),
+        "{printed}"
+    );
+}
+
 /// Where CUDA's headers are: `MEMMGR_CUDA_INCLUDE`, or what `cargo xtask setup` has fetched.
 fn cuda_headers() -> Option<PathBuf> {
     if let Some(include) = env::var_os("MEMMGR_CUDA_INCLUDE") {
@@ -138,7 +158,7 @@ fn the_samples_of_the_reference_compile_and_run_as_they_are_written() {
         ("per_thread.cpp", "null was the thread's own stream"),
     ] {
         let (_room, mut program) = compiled(source, &[&system]);
-        let printed = run(&mut program);
+        let printed = run(program.env("CUDART_SIM_DEVICES", "2"));
         print!("{printed}");
         assert!(printed.contains(said), "{printed}");
     }
@@ -179,6 +199,15 @@ assert library.memmgr_allocate_device_at(0, ctypes.c_size_t(1000), ctypes.byref(
 figures = memmgr.stats()
 assert (figures.in_use, figures.live_blocks, figures.internal_waste) == (1024, 1, 24), figures
 assert figures.allocations == 1 and figures.reserved >= figures.peak_in_use == 1024, figures
+lines = memmgr.prometheus().splitlines()
+labels = 'pool=\"device\",device=\"0\",mode=\"pool\",backend=\"simulated\"'
+assert 'memmgr_in_use_bytes{%s} 1024' % labels in lines, lines
+assert 'memmgr_allocations_total{%s} 1' % labels in lines, lines
+needed, short = ctypes.c_size_t(), ctypes.create_string_buffer(8)
+assert library.memmgr_stats_prometheus(short, ctypes.c_size_t(8), ctypes.byref(needed)) != 0
+assert needed.value > 1000 and short.raw == bytes(8), needed
+waste = ctypes.c_size_t(7)
+assert library.memmgr_external_waste(0, ctypes.byref(waste)) == 0 and waste.value == 0
 assert library.memmgr_free_device(block) == 0
 assert memmgr.trim() > 0 and memmgr.stats().reserved == 0
 try:

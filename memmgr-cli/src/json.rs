@@ -24,17 +24,19 @@ pub struct Row {
     pub streams: usize,
     /// Allocations and frees in one pass.
     pub events: usize,
-    /// Nanoseconds per call, in the first and in the second pass.
-    pub ns_per_op: [f64; 2],
+    /// Nanoseconds per call, in each pass.
+    pub ns_per_op: Vec<f64>,
     /// The most bytes live at one time, as the trace requests them.
     pub peak_live_bytes: u64,
     /// The most bytes held from the device at one time.
     pub peak_reserved_bytes: u64,
+    /// As that, at the end of each pass, of all passes so far.
+    pub reserved_by_pass_bytes: Vec<u64>,
     /// How often a request had to wait for another stream's work.
     pub waits: u64,
-    /// Requests of both passes that the device's memory could not meet.
+    /// Requests of all passes that the device's memory could not meet.
     pub failures: u64,
-    /// When the most bytes were live, in the second pass: what rounding added to live blocks. Only `pool` tells, as
+    /// When the most bytes were live, in the last pass: what rounding added to live blocks. Only `pool` tells, as
     /// with what follows.
     pub internal_waste_bytes: Option<u64>,
     /// What was idle in pieces shorter than the largest miss.
@@ -46,6 +48,19 @@ pub struct Row {
 }
 
 impl Row {
+    /// How much more was held at the end than after the first pass, in words; nothing where it was no more.
+    pub fn grown(&self) -> Option<String> {
+        let first = self.reserved_by_pass_bytes.first()?;
+        let more = self.peak_reserved_bytes.saturating_sub(*first);
+        (more > 0).then(|| {
+            format!(
+                "{}: later passes reserved {} more than the first",
+                self.mode,
+                people(more)
+            )
+        })
+    }
+
     /// What fragmentation took, in words; nothing where the mode does not tell.
     pub fn waste(&self) -> Option<String> {
         let waste = Waste {
@@ -169,6 +184,15 @@ impl Output {
         Ok(Self::Replace(target, Some(found.permissions())))
     }
 
+    /// Whether both are standard output or the same file.
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Stdout, Self::Stdout) => true,
+            (Self::Replace(one, _), Self::Replace(other, _)) => one == other,
+            _ => false,
+        }
+    }
+
     /// Writes `rows`. A file is written whole or not at all: a reader never sees half of one.
     pub fn write<R: Serialize>(self, rows: &[R]) -> io::Result<()> {
         let mut text = serde_json::to_vec_pretty(rows)?;
@@ -247,9 +271,10 @@ mod tests {
             backend: "simulated".to_owned(),
             streams: 4,
             events: 10,
-            ns_per_op: [20.5, 10.25],
+            ns_per_op: vec![20.5, 10.25],
             peak_live_bytes: 1 << 40,
             peak_reserved_bytes: 1 << 41,
+            reserved_by_pass_bytes: vec![1 << 40, 1 << 41],
             waits: 3,
             failures: 0,
             internal_waste_bytes: Some(5),
@@ -279,6 +304,7 @@ mod tests {
                 "trace": "a.csv", "mode": "pool", "backend": "simulated", "streams": 4,
                 "events": 10, "ns_per_op": [20.5, 10.25],
                 "peak_live_bytes": 1_u64 << 40, "peak_reserved_bytes": 1_u64 << 41,
+                "reserved_by_pass_bytes": [1_u64 << 40, 1_u64 << 41],
                 "waits": 3, "failures": 0, "internal_waste_bytes": 5, "external_waste_bytes": 6,
                 "pending_bytes": 7, "largest_miss_bytes": null
             }])

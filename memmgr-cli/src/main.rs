@@ -21,6 +21,7 @@ mod table;
 mod trace;
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -48,7 +49,10 @@ fn main() -> ExitCode {
 /// Whether standard output is for JSON or a page alone; everything else goes to standard error then.
 fn json_on_stdout(command: &Command) -> bool {
     let json = match command {
-        Command::Replay(replay) => &replay.json,
+        Command::Replay(replay) => {
+            let texts = [&replay.json, &replay.prometheus].into_iter().flatten();
+            return texts.map(PathBuf::as_path).any(json::is_stdout);
+        }
         Command::Bench(bench) => &bench.json,
         Command::Report(report) => return json::is_stdout(&report.output),
         Command::Info | Command::Demo(_) => return false,

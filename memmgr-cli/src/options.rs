@@ -73,8 +73,9 @@ pub struct DemoOptions {
 ///
 /// A trace is a log of RMM's logging resource adaptor: CSV, plain or compressed with gzip, with the
 /// header `Thread,Time,Action,Pointer,Size,Stream`. Its streams are kept apart. Each trace runs twice in
-/// each mode; the first pass begins with an empty manager. Rows that free a pointer which the log did
-/// not allocate, recorded failures and requests of zero bytes are left out with a warning.
+/// each mode, or as often as --passes says; the first pass begins with an empty manager, and each frees
+/// all that it has allocated. Rows that free a pointer which the log did not allocate, recorded failures
+/// and requests of zero bytes are left out with a warning.
 ///
 /// A simulated device gets several times the memory that the largest trace needs, unless
 /// CUDART_SIM_MEMORY is set. Requests that a device cannot meet are counted and reported.
@@ -96,6 +97,10 @@ pub struct ReplayOptions {
     /// The allocator mode
     #[arg(long, value_enum, default_value_t = ModeChoice::All)]
     pub mode: ModeChoice,
+    /// How often each trace runs (1 to 1000): times of the first and the last pass are shown
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = passes, conflicts_with_all = ["lag", "capacity"],
+        allow_negative_numbers = true)]
+    pub passes: usize,
     /// Let work of so many milliseconds follow each allocation, on its stream
     ///
     /// So work is in flight when blocks are freed: a fill that takes about that long on an idle GPU, or a
@@ -121,9 +126,14 @@ pub struct ReplayOptions {
     /// output: everything else goes to standard error then. It must not be one of the traces.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Also write the figures of the last trace and mode to this file, in Prometheus' text format
+    ///
+    /// As they are when all passes are over. The file is written as that of --json; `-` is standard output.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["lag", "capacity"])]
+    pub prometheus: Option<PathBuf>,
     /// Also write a snapshot of the memory, with the calls before it, for `memmgr report` and PyTorch's viewer
     ///
-    /// Of the moment when the most bytes are live, in the second pass. JSON if the name ends in .json,
+    /// Of the moment when the most bytes are live, in the last pass. JSON if the name ends in .json,
     /// otherwise a pickle as torch.cuda.memory._dump_snapshot writes it. For one trace in one mode. Every
     /// call is recorded then, which the times include.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["lag", "capacity"])]
@@ -192,10 +202,18 @@ fn lag(text: &str) -> Result<Duration, String> {
 }
 
 fn rounds(text: &str) -> Result<usize, String> {
+    count(text, 100)
+}
+
+fn passes(text: &str) -> Result<usize, String> {
+    count(text, 1000)
+}
+
+fn count(text: &str, most: usize) -> Result<usize, String> {
     text.parse()
         .ok()
-        .filter(|count| (1..=100).contains(count))
-        .ok_or_else(|| "it must be a whole number from 1 to 100".to_owned())
+        .filter(|count| (1..=most).contains(count))
+        .ok_or_else(|| format!("it must be a whole number from 1 to {most}"))
 }
 
 fn capacity(text: &str) -> Result<u64, String> {

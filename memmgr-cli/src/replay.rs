@@ -2,8 +2,8 @@
 //! them.
 //!
 //! Each stream of the trace gets a stream of its own; no work is submitted to them, so what is measured
-//! is the allocator alone. Every trace runs twice in a mode: the first pass finds an empty manager and
-//! includes growing, the second finds what the first has left. Only the calls are timed; the progress
+//! is the allocator alone. Every trace runs several times in a mode: the first pass finds an empty manager and
+//! includes growing, the others find what was left. Only the calls are timed; the progress
 //! bar moves between batches of them.
 //!
 //! With `--lag` work follows each allocation (`lag.rs`); `--capacity` looks for the smallest pool with which
@@ -18,7 +18,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
-use memmgr::{DeviceAllocatorMode, MemoryManager};
+use memmgr::{DeviceAllocatorMode, MemoryManager, Stats};
 
 use crate::cuda;
 use crate::device::{self, Machine};
@@ -37,7 +37,7 @@ ns/op      time of one call; the 1st pass begins with an empty manager
 peak live  the most bytes live at one time, as the trace requests them
 reserved   the most bytes held from the device at one time
 waits      requests that waited for another stream's work; only pool tells
-failures   requests of both passes that the device could not meet
+failures   requests of all passes that the device could not meet
 ";
 
 /// Below a table with failures.
@@ -92,18 +92,23 @@ pub fn cannot_write(path: &Path, error: io::Error) -> Failure {
     Failure::message(format!("cannot write {}: {error}", path.display()))
 }
 
+/// Looks whether results can be written there.
+fn prepared<'a>(path: Option<&'a Path>, traces: &[PathBuf]) -> Result<Option<Json<'a>>> {
+    let Some(path) = path else { return Ok(None) };
+    let output = Output::prepare(path, traces).map_err(|error| cannot_write(path, error))?;
+    Ok(Some((path, output)))
+}
+
 /// Replays all traces in all modes that were asked for.
 pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> Result<()> {
-    let json = match &options.json {
-        None => None,
-        Some(path) => {
-            let output = Output::prepare(path, &options.traces);
-            Some((
-                path.as_path(),
-                output.map_err(|error| cannot_write(path, error))?,
-            ))
-        }
-    };
+    let json = prepared(options.json.as_deref(), &options.traces)?;
+    let prometheus = prepared(options.prometheus.as_deref(), &options.traces)?;
+    if let (Some((path, one)), Some((_, other))) = (&json, &prometheus)
+        && one.is_same(other)
+    {
+        let error = io::Error::other("--json and --prometheus name the same file");
+        return Err(cannot_write(path, error));
+    }
     let snapshot = options.snapshot.as_deref();
     if let Some(path) = snapshot {
         check_snapshot(path, options)?;
@@ -129,8 +134,8 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
     }
     let modes = options.mode.modes();
     let events: usize = traces.iter().map(|t| t.trace.events.len()).sum();
-    let bar = progress::bar(2 * events * modes.len());
-    let mut rows = Vec::new();
+    let bar = progress::bar(options.passes * events * modes.len());
+    let (mut rows, mut last) = (Vec::new(), Stats::default());
     for named in &traces {
         bar.set_message(named.name.clone());
         let first = rows.len();
@@ -143,11 +148,11 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
                 ));
                 let done: &[json::Row] = &rows[first..];
                 if done.iter().any(|row| row.mode == granted.to_string()) {
-                    bar.inc(2 * named.trace.events.len() as u64);
+                    bar.inc((options.passes * named.trace.events.len()) as u64);
                     continue;
                 }
             }
-            let row = replay(named, granted, options, &bar);
+            let row = replay(named, granted, options, &bar, &mut last);
             rows.push(row.map_err(|failure| {
                 let name = &named.name;
                 Failure::message(format!("{name} in mode {granted}: {failure}"))
@@ -164,6 +169,11 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
     if let Some((path, output)) = json {
         output
             .write(&rows)
+            .map_err(|error| cannot_write(path, error))?;
+    }
+    if let Some((path, output)) = prometheus {
+        output
+            .write_bytes(last.to_prometheus().as_bytes())
             .map_err(|error| cannot_write(path, error))?;
     }
     Ok(())
@@ -204,18 +214,18 @@ fn warn_of_failures(rows: &[json::Row], ordinal: i32) -> Result<()> {
     Ok(())
 }
 
-/// Both passes of one trace in one mode, with a manager and streams of their own.
+/// All passes of one trace in one mode, with a manager and streams of their own, whose figures afterwards are `last`.
 fn replay(
     named: &Named,
     mode: DeviceAllocatorMode,
     options: &ReplayOptions,
     bar: &ProgressBar,
+    last: &mut Stats,
 ) -> Result<json::Row> {
-    let ordinal = options.device;
-    let trace = &named.trace;
+    let (trace, ordinal) = (&named.trace, options.device);
     let mut config = device::config()?.mode(mode);
     if options.snapshot.is_some() {
-        // Both passes, and the growth that they need.
+        // The last pass and the one before, and the growth that they need.
         config.event_ring = trace.events.len().saturating_mul(3).saturating_add(10_000);
     }
     let manager = MemoryManager::new(config)?;
@@ -224,9 +234,13 @@ fn replay(
     }
     let mut managed = Managed::new(&manager, trace.streams)?;
     managed.takes_snapshot = options.snapshot.is_some();
-    let mut passes = [Pass::default(); 2];
-    for result in &mut passes {
-        *result = pass(&mut managed, trace, |events| bar.inc(events as u64))?;
+    let mut passes: Vec<Pass> = Vec::with_capacity(options.passes);
+    let mut reserved = Vec::with_capacity(options.passes);
+    for _ in 0..options.passes {
+        passes.push(pass(&mut managed, trace, |events| {
+            bar.inc(events as u64);
+        })?);
+        reserved.push(device::usage(&manager, mode, ordinal)?.peak_reserved);
     }
     let usage = device::usage(&manager, mode, ordinal)?;
     for stream in &managed.streams {
@@ -247,6 +261,7 @@ fn replay(
         .as_ref()
         .map(json::Waste::from);
     drop(managed);
+    *last = manager.stats();
     manager.shutdown()?;
     Ok(json::Row {
         trace: named.name.clone(),
@@ -254,9 +269,12 @@ fn replay(
         backend: memmgr::backend().to_string(),
         streams: trace.streams,
         events: trace.events.len(),
-        ns_per_op: passes.map(|pass| pass.ns_per_op(trace.events.len())),
+        ns_per_op: (passes.iter())
+            .map(|pass| pass.ns_per_op(trace.events.len()))
+            .collect(),
         peak_live_bytes: trace.peak_live,
         peak_reserved_bytes: usage.peak_reserved,
+        reserved_by_pass_bytes: reserved,
         waits: usage.waits,
         failures: passes.iter().map(|pass| pass.failures).sum(),
         internal_waste_bytes: waste.as_ref().map(|of| of.internal),
@@ -287,13 +305,14 @@ fn print(named: &Named, rows: &[json::Row], notes: &[String], out: &mut impl Wri
         "mode",
         "events",
         "1st pass\nns/op",
-        "2nd pass\nns/op",
+        "last pass\nns/op",
         "peak live\nMiB",
         "reserved\nMiB",
         "reserved\n÷ live",
         "waits",
         "failures",
     ]);
+    let time = |ns: Option<&f64>| ns.map_or_else(String::new, |ns| format!("{ns:.1}"));
     for row in rows {
         // Without the failed requests less was held than the trace needs.
         let mark = if row.failures > 0 { "*" } else { "" };
@@ -301,8 +320,8 @@ fn print(named: &Named, rows: &[json::Row], notes: &[String], out: &mut impl Wri
         table.row(vec![
             row.mode.clone(),
             row.events.to_string(),
-            format!("{:.1}", row.ns_per_op[0]),
-            format!("{:.1}", row.ns_per_op[1]),
+            time(row.ns_per_op.first()),
+            time(row.ns_per_op.last()),
             mib(row.peak_live_bytes),
             mib(row.peak_reserved_bytes),
             format!("{ratio:.3}{mark}"),
@@ -312,7 +331,7 @@ fn print(named: &Named, rows: &[json::Row], notes: &[String], out: &mut impl Wri
     }
     write!(out, "{table}")?;
     for row in rows {
-        if let Some(text) = row.waste() {
+        for text in row.waste().into_iter().chain(row.grown()) {
             writeln!(out, "{}", wrapped(&text))?;
         }
     }

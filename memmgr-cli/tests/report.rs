@@ -286,7 +286,7 @@ fn bad_inputs_are_refused_in_one_line() {
     let snapshot = snapshot_bytes::SNAPSHOT;
     let log = |rows: &str| format!("{HEADER}\n{rows}\n").into_bytes();
     let pickled = |bytes: &[u8]| [b"\x80\x04", bytes].concat();
-    let cases: [(&str, Vec<u8>, &str); 16] = [
+    let cases: [(&str, Vec<u8>, &str); 19] = [
         ("empty", vec![], "the file is empty"),
         ("a.csv", b"a,b\n".to_vec(), "line 1: expected the header"),
         (
@@ -299,7 +299,7 @@ fn bad_inputs_are_refused_in_one_line() {
         (
             "e.bin",
             b"\x7fELF\0\0".to_vec(),
-            "expected an allocation log (CSV), a PyTorch memory snapshot",
+            "expected an allocation log (CSV), a memory snapshot (pickle or JSON)",
         ),
         (
             "f.pickle",

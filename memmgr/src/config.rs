@@ -360,7 +360,7 @@ impl Config {
     }
 }
 
-fn is_share(share: f64) -> bool {
+pub(crate) fn is_share(share: f64) -> bool {
     share > 0.0 && share <= 1.0
 }
 

@@ -14,7 +14,7 @@ import ctypes
 import ctypes.util
 import os
 
-__all__ = ["PoolStats", "allocator", "install", "library", "register", "snapshot", "stats", "trim"]
+__all__ = ["PoolStats", "allocator", "install", "library", "prometheus", "register", "snapshot", "stats", "trim"]
 
 _library = None
 _registered = {}
@@ -34,6 +34,8 @@ class PoolStats(ctypes.Structure):
     ] + [
         (name, ctypes.c_size_t)
         for name in ("live_blocks", "internal_waste", "largest_miss")
+    ] + [
+        (name, ctypes.c_uint64) for name in ("steals", "splits", "merges")
     ]
 
     def as_dict(self):
@@ -129,6 +131,16 @@ def stats(device=0):
         )
     )
     return figures
+
+
+def prometheus():
+    """All figures as a text in Prometheus' exposition format."""
+    function, needed = library().memmgr_stats_prometheus, ctypes.c_size_t()
+    _check(function(None, ctypes.c_size_t(0), ctypes.byref(needed)))
+    # Figures may have grown by a few digits, or by a device, when they are asked for again.
+    text = ctypes.create_string_buffer(needed.value + 65536)
+    _check(function(text, ctypes.c_size_t(len(text)), None))
+    return text.value.decode()
 
 
 def reset_peaks():

@@ -2,7 +2,7 @@
 //! installation that programs are built with, the exported names, valgrind, AddressSanitizer.
 
 use crate::{
-    asan,
+    asan, consumer,
     model::build_folder,
     shell::{self, Result, cargo, root, run_quietly, say, shown},
     toolchain,
@@ -181,6 +181,7 @@ pub fn check() -> Result {
     let shared = program(&prefix, false)?;
     run_quietly(Command::new(&shared).env("LD_LIBRARY_PATH", prefix.join("lib")))?;
     run_quietly(&mut Command::new(program(&prefix, true)?))?;
+    consumer::check(&prefix, VERSION)?;
     if toolchain::ensure_valgrind().is_ok() {
         say("c-interface: the same under valgrind");
         run_quietly(
@@ -198,22 +199,39 @@ pub fn check() -> Result {
     if asan::has_nightly() {
         say("c-interface: the same under AddressSanitizer");
         let archive = asan::archive("memmgr-capi", "memmgr", &["--features", "sim"])?;
-        let sanitized = prefix.join("sanitized");
-        run_quietly(
-            Command::new("cc")
-                .args(["-std=c11", "-g", "-fsanitize=address", "-I"])
-                .arg(prefix.join("include"))
-                .arg(calls())
-                .arg(&archive)
-                .args(["-lstdc++", "-lpthread", "-ldl", "-lrt", "-lm", "-o"])
-                .arg(&sanitized),
-        )?;
-        // The manager is never taken down: what it holds at the end is no finding.
-        run_quietly(Command::new(&sanitized).env("ASAN_OPTIONS", "detect_leaks=0"))?;
+        for source in ["calls.c", "streams.cpp", "torch.cpp"] {
+            sanitized(&prefix, &archive, source)?;
+        }
     } else {
         say("c-interface: without AddressSanitizer: no nightly Rust");
     }
     exported_names(&cuda.folder())
+}
+
+/// Builds a test program with the sanitizer and runs it.
+fn sanitized(prefix: &Path, archive: &Path, source: &str) -> Result {
+    let program = prefix.join("sanitized");
+    let compiler = if source.ends_with(".c") {
+        ["cc", "-std=c11"]
+    } else {
+        ["c++", "-std=c++17"]
+    };
+    run_quietly(
+        Command::new(compiler[0])
+            .args([compiler[1], "-g", "-fsanitize=address", "-I"])
+            .arg(prefix.join("include"))
+            .arg(root().join("memmgr-capi/tests/programs").join(source))
+            .arg(archive)
+            .args(["-lstdc++", "-lpthread", "-ldl", "-lrt", "-lm", "-o"])
+            .arg(&program),
+    )?;
+    // The manager is never taken down: what it holds at the end is no finding.
+    run_quietly(
+        Command::new(&program)
+            .env("ASAN_OPTIONS", "detect_leaks=0")
+            .env("CUDART_SIM_DEVICES", "2"),
+    )
+    .map(drop)
 }
 
 /// For the bundle: the library for GPUs, and the test programs, which hold a CUDA runtime of their own. What holds CUDA.

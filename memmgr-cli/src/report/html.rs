@@ -247,14 +247,15 @@ fn write_section(text: &mut String, number: usize, section: &Section) {
 
 fn write_replays(text: &mut String, replays: &[Replay]) {
     text.push_str("<section class=\"card\"><h2>Replays</h2>\n<p>As <code>memmgr replay</code> measured them.</p>\n");
+    let time = |ns: Option<&f64>| ns.map_or_else(String::new, |ns| format!("{ns:.1}"));
     let rows = replays.iter().map(|replay| {
         vec![
             replay.trace.clone(),
             replay.mode.clone(),
             replay.backend.clone(),
             grouped(replay.events),
-            format!("{:.1}", replay.ns_per_op[0]),
-            format!("{:.1}", replay.ns_per_op[1]),
+            time(replay.ns_per_op.first()),
+            time(replay.ns_per_op.last()),
             people(replay.peak_live_bytes),
             people(replay.peak_reserved_bytes),
             words::above(replay.peak_reserved_bytes, replay.peak_live_bytes),
@@ -268,7 +269,7 @@ fn write_replays(text: &mut String, replays: &[Replay]) {
         "backend",
         "events",
         "1st pass ns/op",
-        "2nd pass ns/op",
+        "last pass ns/op",
         "peak live",
         "peak reserved",
         "over live",

@@ -29,7 +29,7 @@ pub struct Replay {
     pub mode: String,
     pub backend: String,
     pub events: u64,
-    pub ns_per_op: [f64; 2],
+    pub ns_per_op: Vec<f64>,
     pub peak_live_bytes: u64,
     pub peak_reserved_bytes: u64,
     pub waits: u64,

@@ -1,7 +1,8 @@
 //! What managers and guards share: the pools and async modes of each device, and the routing of every request to them.
 
 use super::{
-    adopted::Adopted, release::Releaser, rescue::Served, traffic::Traffic, warm_up::Warmer,
+    adopted::Adopted, hook::HookPlace, release::Releaser, rescue::Served, traffic::Traffic,
+    warm_up::Warmer,
 };
 use crate::{
     capture,
@@ -13,7 +14,6 @@ use crate::{
     event::Fence,
     foreign,
     mode::DeviceAllocatorMode,
-    out_of_memory::OutOfMemory,
     planted::{self, Mistake},
     pool::{
         Announced, BlockRange, FreeOn, Pool, PoolConfig, best_fit, is_refused_by_limit,
@@ -36,8 +36,6 @@ use std::{cell::OnceCell, ffi::c_void, panic::Location, sync::Arc};
 /// How often others may take what was made for a request.
 const HASTY: usize = 8;
 
-pub(super) type Hook = Arc<dyn Fn(&OutOfMemory) -> bool + Send + Sync>;
-
 /// What managers and guards share.
 pub(crate) struct Inner {
     pub(super) pinned: Arc<Pool>,
@@ -52,7 +50,7 @@ pub(crate) struct Inner {
     pub(super) misconfigured: Option<Error>,
     /// Memory of others that guards own.
     pub(crate) adopted: Adopted,
-    pub(super) hook: Mutex<Option<Hook>>,
+    pub(super) hook: HookPlace,
     pub(super) observed: Observed,
     pub(super) drop_failures: AtomicU64,
     pub(super) last_drop_failure: Mutex<Option<Error>>,
@@ -686,7 +684,7 @@ impl Inner {
 
     /// Counts and keeps what went wrong where nobody can be told. A device that turned out to be reset has taken the memory
     /// along, which is no failure of the drop.
-    fn note_drop_failure(&self, who: &str, error: Error) {
+    pub(super) fn note_drop_failure(&self, who: &str, error: Error) {
         if process::is_over() {
             return;
         }

@@ -89,7 +89,7 @@ impl MemoryManager {
         }
     }
 
-    /// Every live block, by place and address; adopted memory, which is not the manager's, is left out. Makes no CUDA call;
+    /// Every live block, by place, and by address within a pool; adopted memory, which is not the manager's, is left out. Makes no CUDA call;
     /// takes time in proportion to the number of blocks. Empty in a forked child.
     pub fn live_blocks(&self) -> Vec<LiveBlock> {
         if process::is_forked() {
@@ -136,7 +136,7 @@ impl Inner {
         }
     }
 
-    /// Every live block, by place and address, with name and call site.
+    /// Every live block, by place, and by address within a pool; with name and call site.
     pub(crate) fn live_blocks(&self) -> Vec<LiveBlock> {
         let mut live = Vec::new();
         let mut enter = |place, ranges: Vec<LiveRange>| {

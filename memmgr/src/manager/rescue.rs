@@ -1,14 +1,11 @@
 //! What is tried before a request is refused: idle memory goes back to CUDA, the least work is waited for, the hook is asked.
 
-use super::inner::{DeviceState, Hook, Inner};
+use super::inner::{DeviceState, Inner};
 use crate::{
     capture,
-    device::keeping_current,
     error::{Error, Result},
-    foreign,
     out_of_memory::OutOfMemory,
     pool::{Pool, native::Family},
-    sync::lock,
 };
 
 /// How often the hook of [`MemoryManager::on_out_of_memory`](super::MemoryManager::on_out_of_memory) is asked for one
@@ -55,12 +52,12 @@ impl Inner {
                 Err(Error::OutOfMemory(again)) => refusal = again,
                 other => return other,
             }
-            let hook: Option<Hook> = lock(&self.hook).clone();
             for _ in 0..HOOK_CALLS {
-                let Some(hook) = &hook else { break };
+                if !self.hook.is_set() {
+                    break;
+                }
                 refusal.holders = served.holders();
-                let asked = foreign::report("the hook", || keeping_current(|| hook(&refusal)));
-                if !asked.unwrap_or(false) {
+                if self.hook.ask(&refusal) != Some(true) {
                     break;
                 }
                 let again = match allocate() {

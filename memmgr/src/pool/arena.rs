@@ -50,6 +50,11 @@ impl Arena {
         self.chunk_at(gap).map_or(gap, |(_, end)| end)
     }
 
+    /// How many chunks there are, mapped or spare.
+    pub fn chunks(&self) -> usize {
+        self.chunks.len().saturating_add(self.spare.len())
+    }
+
     /// Takes everything out of the books that the plan needs.
     pub fn begin<T: Default>(&mut self, space: &mut Space<T>, plan: &Plan) {
         for (slot, range) in &plan.hold {

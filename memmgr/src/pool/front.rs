@@ -442,7 +442,8 @@ impl State {
         };
         live.leave_front(requested, raw);
         let (place, inherited) = (live.stream(), live.inherited);
-        let given = self.give_back_plain(slot, place, inherited, requested);
+        self.counters.asked = self.counters.asked.wrapping_sub(requested);
+        let given = self.give_back_plain(slot, place, inherited) || self.ask_again(slot);
         debug_assert!(
             given,
             "only blocks that are freed without marks are in the front"
@@ -626,6 +627,24 @@ mod tests {
         }
         stream.synchronize().unwrap();
         assert_eq!(manager.stats().device[0].best_fit.in_use, 0);
+    }
+
+    #[test]
+    fn a_name_takes_a_block_out_of_the_front_and_goes_with_it() {
+        let (manager, stream) = contended();
+        let name = || manager.live_blocks().pop().and_then(|block| block.name);
+        for named in ["first", "second"] {
+            use_it();
+            let block = manager.allocate_device_on(4096, &stream).unwrap();
+            free(&manager, block, &stream).unwrap();
+            assert_eq!(manager.allocate_device_on(4096, &stream).unwrap(), block);
+            assert_eq!(name(), None);
+            manager.name_block(block, named).unwrap();
+            assert_eq!(name().as_deref(), Some(named));
+            free(&manager, block, &stream).unwrap();
+            assert!(manager.live_blocks().is_empty());
+        }
+        manager.check().unwrap();
     }
 
     #[test]

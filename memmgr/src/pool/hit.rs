@@ -108,7 +108,12 @@ impl State {
             None => (None, ClassId::IDLE),
         };
         let datum = |owner| Live::new(size, place, owner, raw);
-        let (address, owner) = self.space.take_single(size, own, datum)?;
+        // Counted beforehand, so that the size need not be kept for later.
+        self.counters.asked = self.counters.asked.wrapping_add(size);
+        let Some((address, owner)) = self.space.take_single(size, own, datum) else {
+            self.counters.asked = self.counters.asked.wrapping_sub(size);
+            return None;
+        };
         if owner != OwnerId::IDLE {
             self.order.hold(owner);
         }
@@ -116,7 +121,6 @@ impl State {
             self.order.name(place);
         }
         self.counters.hits += 1;
-        self.counters.asked = self.counters.asked.wrapping_add(size);
         let in_use = self.space.in_use();
         if in_use > self.counters.peak_in_use {
             self.counters.peak_in_use = in_use;
@@ -194,18 +198,29 @@ impl State {
         if !live.is_plain() || named != place || (named.is_none() && !on.is_nobodys()) {
             return false;
         }
-        let (inherited, requested) = (live.inherited, live.requested);
-        self.give_back_plain(slot, place, inherited, requested)
+        let inherited = live.inherited;
+        self.counters.asked = self.counters.asked.wrapping_sub(live.requested);
+        if self.give_back_plain(slot, place, inherited) {
+            return true;
+        }
+        self.ask_again(slot)
     }
 
-    /// Gives back a block whose only mark will be the epoch of its stream.
+    /// The block stays live, though it was counted as given back. Answers that it was not given back.
+    #[cold]
+    pub(super) fn ask_again(&mut self, slot: Slot) -> bool {
+        let requested = self.space.data_at(slot).map_or(0, |live| live.requested);
+        self.counters.asked = self.counters.asked.wrapping_add(requested);
+        false
+    }
+
+    /// Gives back a block whose only mark will be the epoch of its stream. What was asked for of it is the caller's to count.
     #[inline]
     pub(super) fn give_back_plain(
         &mut self,
         slot: Slot,
         place: Option<Place>,
         inherited: OwnerId,
-        requested: usize,
     ) -> bool {
         let owner = match place {
             Some(place) => self.order.plain_owner(place),
@@ -215,7 +230,7 @@ impl State {
         if self.space.free_at(slot, owner).is_err() {
             return false;
         }
-        self.counters.asked = self.counters.asked.wrapping_sub(requested);
+        self.note_empty();
         if let Some(place) = place {
             self.order.unname(place);
         }

@@ -5,10 +5,12 @@
 mod growth;
 mod pageable;
 mod settle;
+mod tidy;
 mod trim;
 mod warm_up;
 
 pub(crate) use pageable::is_refused_by_limit;
+pub(super) use tidy::Tidied;
 pub(crate) use trim::Seen;
 pub(crate) use warm_up::Busy;
 
@@ -69,6 +71,7 @@ impl Pool {
             state.config.reuse
         };
         self.release_retiring();
+        self.tidy();
         // Each turn either serves the request, or waits for another thread's growth.
         loop {
             if let Some(address) = self.look(request) {

@@ -46,7 +46,7 @@ use best_fit::{ClassId, FreeError, OwnerId, Slot, Space, Taken};
 use front::Front;
 use hit::Missed;
 use live::{Extra, Extras, Live, Place as StreamPlace};
-use miss::Request;
+use miss::{Request, Tidied};
 use observer::{By, Observed, SegmentChange, Told, What};
 use order::{Order, SETTLE_BUDGET};
 use peaks::Peaks;
@@ -87,9 +87,6 @@ struct Counters {
     steals: u64,
     growths: u64,
     moves: u64,
-    /// Bytes of chunks that have moved, and of those that were made.
-    moved: usize,
-    made: usize,
     failures: u64,
 }
 
@@ -113,8 +110,11 @@ struct State {
     growing: Option<ThreadId>,
     /// Segments to be given back as soon as they are idle (after `shutdown`).
     retiring: BTreeSet<usize>,
-    /// A block of such a segment was freed: the next allocating call looks whether it is idle.
+    /// A block of such a segment was freed, or nothing is live and memory has moved: the next allocating call looks whether
+    /// there is something to do.
     release_due: bool,
+    /// When the memory was last in one piece (see `pool/miss/tidy.rs`).
+    tidied: Tidied,
 }
 
 /// A pool of one place. All methods may be called by any thread.
@@ -172,6 +172,7 @@ impl Pool {
             growing: None,
             retiring: BTreeSet::new(),
             release_due: false,
+            tidied: Tidied::default(),
         };
         Self {
             source,
@@ -378,6 +379,12 @@ impl Pool {
     pub fn set_limit(&self, bytes: Option<usize>) {
         let config = &mut self.state.lock().config;
         (config.limit, config.limit_share) = (bytes, None);
+    }
+
+    /// As [`Pool::set_limit`], as a share of the place's memory, which the next request that misses turns into bytes.
+    pub fn set_limit_share(&self, share: f64) {
+        let config = &mut self.state.lock().config;
+        (config.limit, config.limit_share) = (None, Some(share));
     }
 
     /// The figures. Looks at no block, but for what threads that compete hold back.
@@ -679,6 +686,7 @@ impl State {
             return Err(free_error(address, error));
         }
         self.forget(&live);
+        self.note_empty();
         Ok(Some(single))
     }
 

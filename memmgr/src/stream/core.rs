@@ -95,6 +95,8 @@ pub(crate) struct StreamCore {
     kind: StreamKind,
     raw: RawStream,
     owned: AtomicBool,
+    /// Whether anything may ask for the stream's end: not of a stream on which memory was allocated for raw pointers alone.
+    owes: AtomicBool,
     /// The handles of users, times [`USER`], and the visitors: handles that a call of the manager holds while it runs.
     users: AtomicU64,
     /// Whether the stream was being captured when it was last asked: no event can be recorded on it then.
@@ -461,6 +463,11 @@ impl StreamCore {
 
     /// Records the end and destroys the handle if it is ours; left to a later call where CUDA permits none.
     fn finish(self: &Arc<Self>) -> Result<()> {
+        if !self.owes.load(Ordering::Acquire) {
+            *lock(&self.end) = End::Done;
+            self.ended.notify_all();
+            return Ok(());
+        }
         // The handle may be dead, with its context.
         let _ = context::check(self.device);
         // Neither a record nor the end of the handle would leave the capture whole: after it.
@@ -637,13 +644,13 @@ impl Handle {
             .with_device(|| unsafe { cuda::stream_query(self.raw()) })
     }
 
+    /// From now on the stream's end may be asked for.
+    pub fn owe(&self) {
+        self.core.owes.store(true, Ordering::Release);
+    }
+
     /// A handle to a stream that somebody has one to already, other than the default streams: found by its id alone.
-    ///
-    /// # Safety
-    /// The raw handle is alive.
-    pub(super) unsafe fn of_registered(raw: RawStream, owned: bool) -> Result<Option<Self>> {
-        // SAFETY: as this function demands.
-        let id = unsafe { cuda::stream_id(raw)? };
+    pub(super) fn of_registered(id: u64, owned: bool) -> Option<Self> {
         let registry = lock(&REGISTRY);
         let known = registry
             .range((id, i32::MIN)..=(id, i32::MAX))
@@ -655,7 +662,25 @@ impl Handle {
         if let Some(handle) = &known {
             handle.core.owned.fetch_or(owned, Ordering::AcqRel);
         }
-        Ok(known)
+        known
+    }
+
+    /// A handle to a stream that is being captured, and that somebody has one to already: found by its raw handle, which is
+    /// no other stream's as long as that one lives.
+    pub(super) fn of_captured(raw: RawStream, owned: bool) -> Option<Self> {
+        if process::is_forked() {
+            return None;
+        }
+        let registry = lock(&REGISTRY);
+        let known = registry.values().find_map(|core| {
+            let core = core.upgrade()?;
+            let is_own = matches!(core.kind, StreamKind::Blocking | StreamKind::NonBlocking);
+            (is_own && core.raw.0 == raw.0).then(|| core.add_user())?
+        });
+        if let Some(handle) = &known {
+            handle.core.owned.fetch_or(owned, Ordering::AcqRel);
+        }
+        known
     }
 
     /// Registers a raw handle; an existing state of the same stream is shared.
@@ -675,6 +700,18 @@ impl Handle {
             StreamKind::Legacy | StreamKind::PerThread => on_device(device, ask)?,
             _ => ask()?,
         };
+        Ok(Self::register_as(id, raw, device, kind, owned, true))
+    }
+
+    /// As [`Handle::register`], of a stream whose id is known. `owes`: whether the stream's end will be asked for.
+    pub(super) fn register_as(
+        id: u64,
+        raw: RawStream,
+        device: i32,
+        kind: StreamKind,
+        owned: bool,
+        owes: bool,
+    ) -> Self {
         let mut registry = lock(&REGISTRY);
         if let Some(handle) = registry
             .get(&(id, device))
@@ -682,7 +719,8 @@ impl Handle {
             .and_then(|core| core.add_user())
         {
             handle.core.owned.fetch_or(owned, Ordering::AcqRel);
-            return Ok(handle);
+            handle.core.owes.fetch_or(owes, Ordering::AcqRel);
+            return handle;
         }
         let core = Arc::new(StreamCore {
             uid: NEXT_UID.fetch_add(1, Ordering::Relaxed),
@@ -691,6 +729,7 @@ impl Handle {
             kind,
             raw,
             owned: AtomicBool::new(owned),
+            owes: AtomicBool::new(owes),
             users: AtomicU64::new(USER),
             capturing: AtomicBool::new(false),
             submitting: AtomicU64::new(0),
@@ -709,7 +748,7 @@ impl Handle {
             // CUDA never ends it, and whoever makes a handle anew means the same stream: a user for good.
             std::mem::forget(handle.clone());
         }
-        Ok(handle)
+        handle
     }
 }
 

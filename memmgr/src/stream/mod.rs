@@ -138,7 +138,7 @@ impl Stream {
     /// `stream` is a live `cudaStream_t` (cudarc's `CUstream` is the same pointer) that nobody else destroys.
     pub unsafe fn from_raw(stream: *mut c_void) -> Result<Self> {
         // SAFETY: as this function demands.
-        unsafe { Self::adopt(stream, true) }
+        unsafe { Self::adopt(stream, true, true) }
     }
 
     /// Uses a stream that other code owns. The null stream and `cudaStreamLegacy` give the legacy default stream of the
@@ -157,12 +157,24 @@ impl Stream {
     /// `stream` is a live `cudaStream_t` and stays so until the last handle made from it is dropped.
     pub unsafe fn borrow_raw(stream: *mut c_void) -> Result<Self> {
         // SAFETY: as this function demands.
-        unsafe { Self::adopt(stream, false) }
+        unsafe { Self::adopt(stream, false, true) }
     }
 
+    /// As [`Stream::borrow_raw`], for one call that allocates memory for a raw pointer and does nothing else: as long as that is
+    /// all, nothing asks for the stream's end, and none is recorded. Whoever does more says [`Handle::owe`].
+    ///
     /// # Safety
-    /// As the two functions above.
-    unsafe fn adopt(stream: *mut c_void, owned: bool) -> Result<Self> {
+    /// As [`Stream::borrow_raw`].
+    pub(crate) unsafe fn borrow_to_allocate(stream: *mut c_void) -> Result<Self> {
+        // SAFETY: as this function demands.
+        unsafe { Self::adopt(stream, false, false) }
+    }
+
+    /// `owes`: whether the stream's end may be asked for.
+    ///
+    /// # Safety
+    /// As the functions above.
+    unsafe fn adopt(stream: *mut c_void, owned: bool, owes: bool) -> Result<Self> {
         let raw = RawStream(stream.expose_provenance());
         match raw.0 {
             0 | LEGACY => return Self::legacy(cuda::get_device()?),
@@ -174,10 +186,18 @@ impl Stream {
             _ => {}
         }
         // SAFETY: the handle is alive, says the caller.
-        unsafe { refuse_capture(raw)? };
+        if let Err(error) = unsafe { refuse_capture(raw) } {
+            // Its id cannot be asked for, but who has a handle says that the stream is alive: it is the one with this number.
+            return match Handle::of_captured(raw, owned) {
+                Some(handle) => Ok(Self::owing(handle, owes)),
+                None => Err(error),
+            };
+        }
+        finish_retirements();
         // SAFETY: as above.
-        if let Some(handle) = unsafe { Handle::of_registered(raw, owned)? } {
-            return Ok(Self { handle });
+        let id = unsafe { cuda::stream_id(raw)? };
+        if let Some(handle) = Handle::of_registered(id, owned) {
+            return Ok(Self::owing(handle, owes));
         }
         // SAFETY: as above.
         let (device, flags) = unsafe { (cuda::stream_device(raw)?, cuda::stream_flags(raw)?) };
@@ -186,9 +206,15 @@ impl Stream {
         } else {
             StreamKind::Blocking
         };
-        // SAFETY: the handle is alive and stays so, says the caller.
-        let handle = unsafe { Handle::register(raw, device, kind, owned)? };
+        let handle = Handle::register_as(id, raw, device, kind, owned, owes);
         Ok(Self { handle })
+    }
+
+    fn owing(handle: Handle, owes: bool) -> Self {
+        if owes {
+            handle.owe();
+        }
+        Self { handle }
     }
 
     /// The legacy default stream of a device. Unlike others it does not end with its last handle.
@@ -303,8 +329,8 @@ unsafe fn refuse_capture(raw: RawStream) -> Result<()> {
     match unsafe { cuda::stream_is_capturing(raw) } {
         Ok(false) => Ok(()),
         Ok(true) => Err(capture::refusal(
-            "making a handle of a stream",
-            "make it before the capture begins",
+            "making the first handle of a stream",
+            "make one before the capture begins (memmgr_stream_register in C), and keep it",
         )),
         Err(error) => Err(capture::implicit(error)),
     }
@@ -328,9 +354,16 @@ impl PerThreadStream {
     /// # Errors
     /// [`Error::Unavailable`] without a driver or device.
     pub fn new() -> Result<Self> {
-        let device = cuda::get_device()?;
+        Self::on(cuda::get_device()?)
+    }
+
+    /// The calling thread's stream on a device, which need not be current.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] without a driver; what the runtime says for an ordinal that does not exist.
+    pub fn on(device: i32) -> Result<Self> {
         // SAFETY: the handle is a constant that is valid as long as the runtime is.
-        unsafe { refuse_capture(RawStream(PER_THREAD))? };
+        on_device(device, || unsafe { refuse_capture(RawStream(PER_THREAD)) })?;
         // SAFETY: the handle is a constant that is valid as long as the runtime is, and the type stays on this thread.
         let handle = unsafe {
             Handle::register(RawStream(PER_THREAD), device, StreamKind::PerThread, false)?

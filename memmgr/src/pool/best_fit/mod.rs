@@ -64,6 +64,7 @@ pub use walk::Seen;
 pub const GRANULE: usize = 256;
 
 /// Rounds a size in bytes up to the granule. `None` for size 0 and for a size that cannot be rounded up.
+#[inline]
 pub fn round(size: usize) -> Option<usize> {
     if size == 0 {
         return None;
@@ -83,6 +84,7 @@ pub fn checked(size: usize) -> Result<usize, crate::Error> {
 }
 
 /// The lowest multiple of `align` that is not below `value`. `align` is a power of two.
+#[inline]
 fn align_up(value: usize, align: usize) -> Option<usize> {
     let mask = align.checked_sub(1)?;
     Some(value.checked_add(mask)? & !mask)

@@ -1,0 +1,99 @@
+//! Mapped memory in one piece again, when nothing is live.
+//!
+//! A growth moves idle chunks to where they are needed, so that after a while the memory lies in pieces, each with a part of a
+//! page at its ends that no request fits. When the last block has been freed all of it can be put together, which costs as
+//! many moves as there are chunks in the wrong place. It is done where that is little beside the calls that were made
+//! meanwhile; a program that repeats itself then needs no more memory than the first time.
+
+use super::{
+    Ticket,
+    growth::{CALLS, Need},
+};
+use crate::{
+    pool::{Pool, State},
+    sync::thread,
+};
+
+/// The calls and the moves up to the moment when the memory was last in one piece.
+#[derive(Debug, Default, Clone, Copy)]
+pub(in crate::pool) struct Tidied {
+    calls: u64,
+    moves: u64,
+    /// How many of all moves were made for that.
+    own: u64,
+}
+
+impl Tidied {
+    /// Of so many moves, those that were made for requests.
+    pub(super) fn others(&self, moves: u64) -> u64 {
+        moves.saturating_sub(self.own)
+    }
+}
+
+impl Pool {
+    /// Puts the memory together if that is due and nothing is live. A failure changes nothing, and nobody needs to know of it.
+    pub(super) fn tidy(&self) {
+        let Some(mapped) = self.source.mapped() else {
+            return;
+        };
+        if !self.state.lock().is_worth_tidying() {
+            return;
+        }
+        // What has been freed must be idle first.
+        self.poll(true);
+        self.end_epochs(None);
+        let idle = {
+            let mut state = self.state.lock();
+            let idle = state.space.stats().idle;
+            if state.growing.is_some()
+                || !state.is_worth_tidying()
+                || idle != state.space.reserved()
+            {
+                return;
+            }
+            state.growing = Some(thread::current().id());
+            idle
+        };
+        let _ticket = Ticket(self);
+        let before = self.state.lock().counters.moves;
+        let tidied = self.grow_by(mapped, idle, Need::at_most(0), |state| {
+            state.note_tidied(before);
+        });
+        if let Err(error) = tidied {
+            tracing::debug!(%error, "idle memory could not be put together");
+        }
+    }
+}
+
+impl State {
+    /// Lets the next allocating call look whether the memory is to be put together, if nothing is live.
+    #[inline]
+    pub(in crate::pool) fn note_empty(&mut self) {
+        if self.space.in_use() == 0 && self.counters.moves != self.tidied.moves {
+            self.release_due |= self.is_worth_tidying();
+        }
+    }
+
+    /// Whether nothing is live, memory has moved, and so rarely that as many moves again cost little.
+    fn is_worth_tidying(&self) -> bool {
+        let moved = self.counters.moves.saturating_sub(self.tidied.moves);
+        let calls = self.calls().saturating_sub(self.tidied.calls);
+        self.space.in_use() == 0 && moved > 0 && moved.saturating_mul(CALLS) <= calls
+    }
+
+    /// All memory is in one piece, and there had been so many moves `before`.
+    fn note_tidied(&mut self, before: u64) {
+        let moves = self.counters.moves;
+        let own = moves.saturating_sub(before);
+        self.tidied = Tidied {
+            calls: self.calls(),
+            moves,
+            own: self.tidied.own.saturating_add(own),
+        };
+    }
+
+    /// The requests that were served.
+    pub(super) fn calls(&self) -> u64 {
+        self.counters.hits.saturating_add(self.counters.served)
+    }
+}
