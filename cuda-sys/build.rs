@@ -12,6 +12,8 @@ mod generate;
 mod libclang;
 #[path = "build/link.rs"]
 mod link;
+#[path = "build/nvtx.rs"]
+mod nvtx;
 
 use std::{
     env, fs,
@@ -48,11 +50,21 @@ fn run() -> Result<(), String> {
     let feature = |name: &str| env::var_os(format!("CARGO_FEATURE_{name}")).is_some();
     // `src/lib.rs` refuses other systems by `compile_error!`; a toolkit that is not there must not hide that.
     let supported = variable("CARGO_CFG_TARGET_OS") == "linux";
+    let checkout = manifest.parent().unwrap_or(&manifest);
+    let own_tools = checkout.join("target/toolchain");
+    println!("cargo::rerun-if-env-changed={}", nvtx::VARIABLE);
+    let with_nvtx = |toolkit: &[PathBuf]| {
+        if !feature("NVTX") || env::var_os("DOCS_RS").is_some() || !supported {
+            return Ok(());
+        }
+        let named = env::var_os(nvtx::VARIABLE).map(PathBuf::from);
+        nvtx::compile(&manifest.join("src/nvtx.c"), named, toolkit, &own_tools)
+    };
     if feature("SIM") || env::var_os("DOCS_RS").is_some() || !supported {
         let file = manifest.join("src/bindings.rs");
         println!("cargo::rerun-if-changed={}", file.display());
         announce(&file, &read(&file)?, "sim");
-        return Ok(());
+        return with_nvtx(&[]);
     }
 
     for name in discover::ROOT_VARIABLES.iter().chain(&OTHER_VARIABLES) {
@@ -65,8 +77,6 @@ fn run() -> Result<(), String> {
         arch: variable("CARGO_CFG_TARGET_ARCH"),
         native: variable("HOST").split('-').next() == variable("TARGET").split('-').next(),
     };
-    let checkout = manifest.parent().unwrap_or(&manifest);
-    let own_tools = checkout.join("target/toolchain");
     let toolkit = discover::find_toolkit(Path::new("/"), &environment, &target)
         .map_err(|e| format!("{e}{}", checkout_hint(checkout, &own_tools)))?;
 
@@ -93,6 +103,7 @@ fn run() -> Result<(), String> {
     let file = out.join("bindings.rs");
     generate::write_if_changed(&file, &text)?;
     compile_wrappers(&out, &toolkit.include)?;
+    with_nvtx(&toolkit.include)?;
 
     let kind = link::link(&toolkit, feature("DYNAMIC"), &out)?;
     announce(&file, &text, kind);

@@ -11,6 +11,9 @@
 //! | `dynamic` | of the toolkit found | `libcudart.so` |
 //! | `sim` | the checked-in bindings (CUDA 13.0) | the simulated runtime of the crate `cudart-sim`; needs no toolkit and no GPU |
 //!
+//! The feature `nvtx` adds `nvtx`, a shim in C over the headers of NVTX: those of the folder that `MEMMGR_NVTX_INCLUDE` names, of
+//! the toolkit, or of `cargo xtask setup --only nvtx`.
+//!
 //! Where several are on, `sim` beats `dynamic`, and `dynamic` beats the default, so that two dependents with different wishes
 //! still build. A toolkit without the library that was asked for gives the other one, with a warning. With `dynamic`, a program
 //! started outside cargo needs the toolkit's library folder on `LD_LIBRARY_PATH`.
@@ -62,6 +65,8 @@
 compile_error!("cuda-sys supports Linux on x86-64 and on aarch64 only");
 
 mod compat;
+#[cfg(feature = "nvtx")]
+pub mod nvtx;
 mod version;
 mod virtual_memory;
 

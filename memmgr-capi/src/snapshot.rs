@@ -32,9 +32,11 @@ pub unsafe extern "C" fn memmgr_snapshot(path: *const c_char, format: i32) -> me
         let path = unsafe { CStr::from_ptr(path) };
         let path = Path::new(OsStr::from_bytes(path.to_bytes()));
         let snapshot = || MemoryManager::instance().snapshot();
+        const PICKLE: i32 = memmgr_snapshot_format::MEMMGR_SNAPSHOT_PICKLE as i32;
+        const JSON: i32 = memmgr_snapshot_format::MEMMGR_SNAPSHOT_JSON as i32;
         let written = match format {
-            0 => snapshot().write_pickle(path),
-            1 => snapshot().write_json(path),
+            PICKLE => snapshot().write_pickle(path),
+            JSON => snapshot().write_json(path),
             _ => {
                 return Err(Failure::argument(format!(
                     "{format} is no format of a snapshot: 0 (pickle) or 1 (JSON)"

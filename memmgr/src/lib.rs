@@ -105,6 +105,7 @@ mod prometheus;
 mod scope;
 pub mod snapshot;
 mod source;
+mod spans;
 mod stats;
 mod stream;
 mod sync;

@@ -64,6 +64,26 @@ pub fn run(arguments: &Arguments) -> Result {
     }
     // Programs for the simulated runtime alone are empty here.
     tests.retain(|(_, file)| has_tests(file));
+    // A mistake that compute-sanitizer finds with the feature `nvtx` alone.
+    toolchain::ensure_nvtx()?;
+    let mut planted = Vec::new();
+    for (name, features) in [("overrun", "cudarc,nvtx"), ("overrun-untold", "cudarc")] {
+        let made = build(&[
+            "build",
+            "-p",
+            "memmgr-tests",
+            "--example",
+            "overrun",
+            "--no-default-features",
+            "--features",
+            features,
+        ])?;
+        let kept = root().join("target/gpu").join(name);
+        for (_, file) in made {
+            fs::copy(&file, &kept).map_err(|e| format!("{}: {e}", shown(&kept)))?;
+        }
+        planted.push((name.to_string(), kept));
+    }
     say("gpu-bundle: building memmgr");
     let programs = build(&["build", "-p", "memmgr-cli"])?;
     if programs.is_empty() {
@@ -81,7 +101,11 @@ pub fn run(arguments: &Arguments) -> Result {
         }
         fs::remove_dir_all(&out).map_err(|e| failed(&out, e))?;
     }
-    for (folder, files) in [("tests", &tests), ("bin", &programs)] {
+    for (folder, files) in [
+        ("tests", &tests),
+        ("bin", &programs),
+        ("sanitizer", &planted),
+    ] {
         let folder = out.join(folder);
         fs::create_dir_all(&folder).map_err(|e| failed(&folder, e))?;
         for (name, file) in files {

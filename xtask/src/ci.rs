@@ -36,7 +36,7 @@ struct Step {
     run: fn() -> Result,
 }
 
-const STEPS: [Step; 21] = [
+const STEPS: [Step; 22] = [
     Step {
         name: "links",
         about: "the links in the tree are links",
@@ -101,6 +101,11 @@ const STEPS: [Step; 21] = [
         name: "torch-viewer",
         about: "PyTorch's viewer opens snapshots",
         run: torch_viewer,
+    },
+    Step {
+        name: "tools",
+        about: "what tools are told: NVTX, tracing",
+        run: tools,
     },
     Step {
         name: "conformance",
@@ -367,6 +372,23 @@ fn torch_viewer() -> Result {
     let script = toolchain::ensure_torch_viewer()?;
     let mut viewer = cargo(["test", "-p", "memmgr-tests", "--test", "snapshot"]);
     run_quietly(viewer.env("MEMMGR_TORCH_VIZ", script)).map(drop)
+}
+
+/// Features that most builds are without, on the simulator.
+const FOR_TOOLS: &str = "nvtx,trace-events";
+
+fn tools() -> Result {
+    toolchain::ensure_nvtx()?;
+    let of_tests = ["--features", FOR_TOOLS];
+    let words = ["test", "-p", "memmgr-tests", "--test", "nvtx", "--test"];
+    run_quietly(cargo(words).arg("trace_events").args(of_tests))?;
+    let features = format!("sim,{FOR_TOOLS}");
+    let words = ["test", "-p", "memmgr", "--lib", "events", "--features"];
+    run_quietly(cargo(words).arg(&features))?;
+    for one in ["sim,nvtx", "sim,trace-events", &features] {
+        clippy(&["-p", "memmgr", "--features", one], None)?;
+    }
+    clippy(&["-p", "memmgr-tests", "--features", FOR_TOOLS], None)
 }
 
 /// Builds the simulator as a C library and runs the C example with it.

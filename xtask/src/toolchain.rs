@@ -37,6 +37,8 @@ enum Part {
     Libclang,
     /// valgrind
     Valgrind,
+    /// The headers of NVTX, for the feature `nvtx`
+    Nvtx,
 }
 
 /// A version of CUDA that the project is built against, and the Python packages that carry it.
@@ -63,6 +65,9 @@ pub const CUDA: [Cuda; 2] = [
 
 const LIBCLANG_PACKAGE: &str = "libclang==18.1.1";
 const CMAKE_PACKAGE: &str = "cmake==3.31.6";
+
+/// Headers alone.
+const NVTX_PACKAGE: &str = "nvidia-nvtx==13.5.25";
 
 /// PyTorch, of which one script is wanted: the wheel for another system is the smallest that has it (80 MB).
 const TORCH_PACKAGE: [&str; 5] = [
@@ -99,6 +104,9 @@ pub fn run(arguments: &Arguments) -> Result {
     if wanted(Part::Libclang) {
         done += usize::from(fetch_libclang(arguments.no_root)?);
     }
+    if wanted(Part::Nvtx) {
+        done += usize::from(fetch_nvtx()?);
+    }
     if wanted(Part::Valgrind) {
         match install_valgrind(arguments.no_root) {
             Ok(installed) => done += usize::from(installed),
@@ -121,6 +129,26 @@ pub fn ensure(cuda: &Cuda) -> Result {
     fetch_cuda(cuda)?;
     fetch_libclang(false)?;
     Ok(())
+}
+
+/// What the feature `nvtx` needs.
+pub fn ensure_nvtx() -> Result {
+    fetch_nvtx().map(|_| ())
+}
+
+/// Fetches the headers of NVTX; false if they were there.
+fn fetch_nvtx() -> Result<bool> {
+    let into = folder().join("nvtx");
+    let header = into.join("nvidia/cu13/include/nvtx3/nvToolsExtMem.h");
+    if header.is_file() {
+        return Ok(false);
+    }
+    say("setup: fetching the headers of NVTX");
+    fetch(&[NVTX_PACKAGE], &into, "headers")?;
+    if !header.is_file() {
+        return Err(format!("{} is not in the package", shown(&header)));
+    }
+    Ok(true)
 }
 
 /// PyTorch's viewer of memory snapshots, fetched if it is not there: a script that needs Python alone.

@@ -3,9 +3,9 @@
 use super::{DevicePart, Part, PinnedPart, PinnedPartMut, part_of};
 use crate::{
     CopyKind, Pod, Stream, capture, checker, cuda,
-    error::{Error, Result},
+    error::{Error, Place, Result},
     event::{Event, Fence, Submitted},
-    process,
+    process, spans,
     stream::{Handle, handle_of},
 };
 use std::sync::Arc;
@@ -147,6 +147,8 @@ pub(crate) fn operate(
     work: impl FnOnce() -> Result<()>,
 ) -> Result<(Option<Arc<Fence>>, Result<()>)> {
     process::gate()?;
+    let bytes = touched.last().map_or(0, |(part, _)| part.bytes);
+    let _span = spans::copy(Place::Device(handle.device()), bytes);
     let _steady = handle.core().steady()?;
     if let Some(keeper) = capture::keeper(handle)? {
         for (part, _) in touched {

@@ -5,7 +5,11 @@
 //! without any lock of a pool.
 
 mod log;
+#[cfg(feature = "nvtx")]
+mod nvtx;
 mod ring;
+#[cfg(feature = "trace-events")]
+mod trace;
 
 use crate::{
     config::Config,
@@ -148,6 +152,10 @@ fn thread_id() -> u64 {
 pub(crate) struct Sinks {
     log: Option<log::Logs>,
     ring: Option<ring::Ring>,
+    #[cfg(feature = "trace-events")]
+    traces: bool,
+    #[cfg(feature = "nvtx")]
+    annotations: nvtx::Annotations,
 }
 
 impl Sinks {
@@ -156,22 +164,52 @@ impl Sinks {
         Self {
             log: config.log_file.clone().map(log::Logs::new),
             ring: (config.event_ring > 0).then(|| ring::Ring::new(config.event_ring)),
+            #[cfg(feature = "trace-events")]
+            traces: trace::is_wanted(),
+            #[cfg(feature = "nvtx")]
+            annotations: nvtx::Annotations::default(),
         }
     }
 
     /// Whether anybody records.
     pub fn any(&self) -> bool {
+        #[cfg(feature = "trace-events")]
+        if self.traces {
+            return true;
+        }
         self.log.is_some() || self.ring.is_some()
+    }
+
+    /// Memory of a device pool comes or goes; whether a tool wants to hear of blocks.
+    #[cfg(feature = "nvtx")]
+    pub fn annotate(&self, range: std::ops::Range<usize>, added: bool, mapped: bool) -> bool {
+        if added {
+            return self.annotations.add_segment(range, mapped);
+        }
+        self.annotations.remove_segment(range);
+        false
     }
 
     /// Records.
     pub fn tell(&self, told: &Told<'_>) {
+        #[cfg(feature = "nvtx")]
+        if told.mode == Some(DeviceAllocatorMode::BestFitPool) {
+            match told.what {
+                What::Allocate => self.annotations.add_block(told.address, told.size),
+                What::Free => self.annotations.remove_block(told.address),
+                What::Failure(_) | What::Segment { .. } => {}
+            }
+        }
         if !self.any() {
             return;
         }
         let event = Event::new(told);
         if let Some(log) = &self.log {
             log.add(&event);
+        }
+        #[cfg(feature = "trace-events")]
+        if self.traces {
+            trace::add(&event);
         }
         if let Some(ring) = &self.ring {
             ring.add(event);

@@ -23,6 +23,7 @@ use crate::{
     },
     process,
     source::DeviceSource,
+    spans,
     stream::{Handle, StreamKind},
     sync::{
         Mutex, OnceLock,
@@ -344,6 +345,11 @@ impl Inner {
         on: Option<&Handle>,
         what: What<'_>,
     ) {
+        spans::may_begin();
+        #[cfg(feature = "trace-events")]
+        if let What::Failure(error) = what {
+            foreign::log(|| tracing::info!(%place, bytes = size, %error, "a request was refused"));
+        }
         if !self.observed.is_set() {
             return;
         }
@@ -417,6 +423,12 @@ impl Inner {
         } else {
             None
         }
+    }
+
+    /// Whether anybody but the ordering checker wants reports.
+    #[cfg(all(test, feature = "sim", feature = "nvtx"))]
+    pub(crate) fn listens(&self) -> bool {
+        self.observed.is_set() && !cudart_sim::is_checking()
     }
 
     /// Whether CUDA is there and nobody wants reports.
@@ -908,6 +920,8 @@ impl Inner {
         ranges: [Touched; N],
         work: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
+        let bytes = ranges.first().map_or(0, |range| range.size);
+        let _span = spans::copy(Place::Device(handle.device()), bytes);
         process::gate()?;
         let mut blocks = [None; N];
         for (range, block) in ranges.iter().zip(&mut blocks) {

@@ -22,6 +22,7 @@ use crate::{
     error::{Error, Place, Result},
     event::Fence,
     planted::{self, Mistake},
+    spans,
     stream::Handle,
     sync::thread,
 };
@@ -276,6 +277,7 @@ impl Pool {
         if let Some(mapped) = self.source.mapped() {
             return self.grow_mapped(mapped, request, rounded);
         }
+        let _span = spans::grow(self.place(), rounded);
         let mut asked = false;
         let (wanted, exact) = loop {
             let mut state = match self.lock_to_grow(request)? {
@@ -375,6 +377,12 @@ impl Pool {
                 let address = guard.hand_out(taken, size, place, raw);
                 (address, marks, stolen)
             };
+            let _span = (!marks.is_empty()).then(|| spans::wait(self.place(), size));
+            #[cfg(feature = "trace-events")]
+            if !marks.is_empty() {
+                let (place, streams) = (self.place(), marks.len());
+                tracing::debug!(%place, bytes = size, streams, "a request waits for other streams");
+            }
             let waited = marks.iter().try_for_each(|mark| match waits {
                 _ if planted::is_made(Mistake::RequestsDoNotWait) => Ok(()),
                 Some(handle) => mark.wait_on_stream(handle),

@@ -317,6 +317,24 @@ impl Pool {
 
     fn report_segment(&self, base: usize, len: usize, change: SegmentChange) {
         let place = self.place();
+        #[cfg(feature = "nvtx")]
+        if let Place::Device(_) = place {
+            let range = base..base.saturating_add(len);
+            let mapped = self.source.mapped().is_some();
+            self.observed.annotate(range, change, mapped);
+        }
+        #[cfg(feature = "trace-events")]
+        {
+            let base = format_args!("{base:#x}");
+            crate::foreign::log(|| match change {
+                SegmentChange::Added => {
+                    tracing::debug!(%place, base, bytes = len, "memory was obtained from CUDA");
+                }
+                SegmentChange::Removed => {
+                    tracing::debug!(%place, base, bytes = len, "memory goes back to CUDA, or moves");
+                }
+            });
+        }
         self.observed.tell(&Told {
             place,
             mode: matches!(place, Place::Device(_)).then_some(DeviceAllocatorMode::BestFitPool),

@@ -144,6 +144,21 @@ impl Observed {
         self.0.any.load(Ordering::Acquire) || checker::is_on()
     }
 
+    /// Whether segments are to be told of: a tool must hear of the first one to say whether it wants to.
+    pub fn wants_segments(&self) -> bool {
+        cfg!(feature = "nvtx") || self.is_set()
+    }
+
+    /// Tells a tool of memory of a device pool that comes or goes.
+    #[cfg(feature = "nvtx")]
+    pub fn annotate(&self, range: Range<usize>, change: SegmentChange, mapped: bool) {
+        crate::spans::may_begin();
+        let added = change == SegmentChange::Added;
+        if self.0.sinks.annotate(range, added, mapped) {
+            self.0.any.store(true, Ordering::Release);
+        }
+    }
+
     /// Makes a report; no lock is held.
     #[inline]
     pub fn tell(&self, told: &Told<'_>) {

@@ -17,6 +17,7 @@ use crate::{
         observer::SegmentChange,
         segment,
     },
+    spans,
     sync::thread,
 };
 
@@ -76,6 +77,7 @@ impl Pool {
         request: Request<'_>,
         rounded: usize,
     ) -> Result<Growth> {
+        let _span = spans::grow(self.place(), rounded);
         let mut asked = false;
         loop {
             {
@@ -218,7 +220,7 @@ impl Pool {
 
     /// Tells what chunks make up together.
     fn report_parts(&self, placed: impl Iterator<Item = (usize, Chunk)>, change: SegmentChange) {
-        if self.observed.is_set() {
+        if cfg!(feature = "trace-events") || self.observed.wants_segments() {
             for part in parts(&placed.collect::<Vec<_>>()) {
                 self.report_segment(part.start, part.len(), change);
             }

@@ -1,7 +1,7 @@
 //! Giving idle segments back until a pool holds no more than it should, at once or when they have been idle for a while.
 
 use super::{Pool, State, segment};
-use crate::{error::Result, pool::mapped::Mapped};
+use crate::{error::Result, pool::mapped::Mapped, spans};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What the looks at a pool have found.
@@ -17,6 +17,7 @@ impl Pool {
     /// Gives idle segments back to CUDA until at most `target` bytes are held; the bytes. Of the ways to get there, one
     /// that keeps much. Work that is still running keeps its memory.
     pub fn trim_to(&self, target: usize) -> Result<usize> {
+        let _span = spans::trim(self.place(), target);
         self.flush_front();
         self.poll(true);
         self.end_epochs(None);
