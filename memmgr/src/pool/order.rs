@@ -544,7 +544,7 @@ impl Order {
     }
 
     /// A live block refers to this owner no longer.
-    #[inline]
+    #[inline(always)]
     pub fn release(&mut self, id: OwnerId, space: &Space<Live>) {
         if let Some(entry) = self.entry_mut(id) {
             entry.holders = entry.holders.saturating_sub(1);
