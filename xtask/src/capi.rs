@@ -182,30 +182,47 @@ pub fn check() -> Result {
     run_quietly(Command::new(&shared).env("LD_LIBRARY_PATH", prefix.join("lib")))?;
     run_quietly(&mut Command::new(program(&prefix, true)?))?;
     consumer::check(&prefix, VERSION)?;
-    if toolchain::ensure_valgrind().is_ok() {
-        say("c-interface: the same under valgrind");
-        run_quietly(
-            Command::new("valgrind")
-                .args(["-q", "--error-exitcode=9", "--leak-check=no"])
-                .arg(&shared)
-                .arg("150")
-                .env("LD_LIBRARY_PATH", prefix.join("lib"))
-                // More addresses than this valgrind does not have.
-                .env("CUDART_SIM_MEMORY", "24G"),
-        )?;
-    } else {
+    // valgrind takes longest: beside the rest.
+    let has_valgrind = toolchain::ensure_valgrind().is_ok();
+    if !has_valgrind {
         say("c-interface: without valgrind: not there");
     }
+    std::thread::scope(|scope| {
+        let valgrind = has_valgrind.then(|| scope.spawn(|| under_valgrind(&shared, &prefix)));
+        let rest = under_asan(&prefix).and_then(|()| exported_names(&cuda.folder()));
+        let valgrind = valgrind.map_or(Ok(()), |thread| {
+            (thread.join()).unwrap_or_else(|_| Err("valgrind's thread panicked".to_string()))
+        });
+        rest.and(valgrind)
+    })
+}
+
+/// Runs the program that calls everything under valgrind.
+fn under_valgrind(program: &Path, prefix: &Path) -> Result {
+    say("c-interface: the same under valgrind");
+    run_quietly(
+        Command::new("valgrind")
+            .args(["-q", "--error-exitcode=9", "--leak-check=no"])
+            .arg(program)
+            .env("LD_LIBRARY_PATH", prefix.join("lib"))
+            // More addresses than this valgrind does not have.
+            .env("CUDART_SIM_MEMORY", "24G"),
+    )
+    .map(drop)
+}
+
+/// Builds the test programs with the sanitizer and runs them.
+fn under_asan(prefix: &Path) -> Result {
     if asan::has_nightly() {
         say("c-interface: the same under AddressSanitizer");
         let archive = asan::archive("memmgr-capi", "memmgr", &["--features", "sim"])?;
         for source in ["calls.c", "streams.cpp", "torch.cpp"] {
-            sanitized(&prefix, &archive, source)?;
+            sanitized(prefix, &archive, source)?;
         }
     } else {
         say("c-interface: without AddressSanitizer: no nightly Rust");
     }
-    exported_names(&cuda.folder())
+    Ok(())
 }
 
 /// Builds a test program with the sanitizer and runs it.
