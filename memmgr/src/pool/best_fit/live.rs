@@ -125,7 +125,7 @@ impl Table {
     }
 
     /// Removes the block of a record, at `addr`, which is there.
-    #[inline]
+    #[inline(always)]
     pub fn remove(&mut self, addr: usize, slot: Slot) {
         let entry = u64::from(tag(addr)) << 32 | u64::from(slot.number());
         let mut hole = self.home(tag(addr));

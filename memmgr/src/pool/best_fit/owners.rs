@@ -96,7 +96,7 @@ impl Owners {
 
     /// Makes sure that there is a record for this owner. Without spans the owner takes the class given; with spans it must
     /// have that class.
-    #[inline]
+    #[inline(always)]
     pub fn admit(&mut self, owner: Owner) -> Result<(), OwnerError> {
         match self.owner(owner.id) {
             Some(record) if record.class == owner.class && owner.is_sound() => Ok(()),

@@ -129,7 +129,7 @@ impl<T: Default> Space<T> {
 
     /// Makes a block that is in no index a free span, merged with those neighbours that have the same owner. It becomes the
     /// recent span.
-    #[inline]
+    #[inline(always)]
     pub(super) fn coalesce(&mut self, slot: Slot, owner: Owner) {
         let Owner { id, class } = owner;
         self.frees = self.frees.wrapping_add(1);
@@ -324,7 +324,7 @@ impl<T: Default> Space<T> {
     }
 
     /// Takes a free span out of the index; its owner still counts it. Nothing happens to one that is not there.
-    #[inline]
+    #[inline(always)]
     fn unfile(&mut self, slot: Slot, owner: OwnerId) {
         if !self.blocks.span(slot).filed {
             return;
@@ -357,7 +357,7 @@ impl<T: Default> Space<T> {
     }
 
     /// Makes two neighbours, which are in no index, one block: the left one.
-    #[inline]
+    #[inline(always)]
     pub(super) fn join(&mut self, left: Slot, right: Slot) {
         let Block {
             addr, len, next, ..
