@@ -183,8 +183,11 @@ impl Sinks {
     /// Memory of a device pool comes or goes; whether a tool wants to hear of blocks.
     #[cfg(feature = "nvtx")]
     pub fn annotate(&self, range: std::ops::Range<usize>, added: bool, mapped: bool) -> bool {
+        if mapped {
+            return false;
+        }
         if added {
-            return self.annotations.add_segment(range, mapped);
+            return self.annotations.add_segment(range);
         }
         self.annotations.remove_segment(range);
         false

@@ -1,11 +1,17 @@
 //! What memory is whose, told to tools through NVTX: a segment of a device pool is memory of which nothing may be used but the
 //! blocks that are live. compute-sanitizer then finds what leaves its block and stays in the segment.
 //!
+//! Mapped memory is not told of: compute-sanitizer knows each chunk that is mapped as memory of its own, and takes a segment of
+//! several for a mistake.
+//!
 //! Whether there is a tool is known once the first segment is told of; no call may come before CUDA has been initialized.
 
 use crate::sync::{Mutex, lock};
 use cuda_sys::nvtx::Heap;
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 /// What the tool has been told of one manager.
 #[derive(Default)]
@@ -17,45 +23,25 @@ struct State {
     absent: bool,
     /// Segments by their start, with their end.
     heaps: BTreeMap<usize, (usize, Heap)>,
-    /// Live blocks: what was asked for, in bytes.
-    blocks: BTreeMap<usize, usize>,
+    /// Live blocks.
+    blocks: BTreeSet<usize>,
 }
 
 impl Annotations {
-    /// Memory of a device pool has been obtained; whether a tool wants to know. Mapped parts that touch are one: a block may lie
-    /// in both.
-    pub fn add_segment(&self, range: Range<usize>, mapped: bool) -> bool {
+    /// Memory of a device pool has been obtained; whether a tool wants to know.
+    pub fn add_segment(&self, range: Range<usize>) -> bool {
         let mut state = lock(&self.0);
         if state.absent {
             return false;
         }
-        let (mut start, mut end) = (range.start, range.end);
-        if mapped {
-            let before = state.heaps.range(..start).next_back();
-            if let Some(former) = before.map(|(at, (end, _))| *at..*end)
-                && former.end == start
-            {
-                state.end(former.start);
-                start = former.start;
-            }
-            if let Some(next) = state.end(end) {
-                end = next;
-            }
-        }
-        state.begin(start..end);
+        state.begin(range);
         !state.absent
     }
 
     /// Memory of a device pool is about to be given back.
     pub fn remove_segment(&self, range: Range<usize>) {
-        let mut state = lock(&self.0);
-        let met = |(at, (end, _)): (&usize, &(usize, Heap))| (*at, *end);
-        let before = state.heaps.range(..range.end).rev().map(met);
-        let found: Vec<(usize, usize)> = before.take_while(|(_, end)| *end > range.start).collect();
-        for (start, end) in found {
-            state.end(start);
-            state.begin(start..range.start);
-            state.begin(range.end..end);
+        if let Some((_, heap)) = lock(&self.0).heaps.remove(&range.start) {
+            heap.unregister();
         }
     }
 
@@ -64,14 +50,14 @@ impl Annotations {
         let mut state = lock(&self.0);
         if let Some(heap) = state.heap_of(address) {
             heap.add(address, bytes);
-            state.blocks.insert(address, bytes);
+            state.blocks.insert(address);
         }
     }
 
     /// A block is about to be taken back.
     pub fn remove_block(&self, address: usize) {
         let mut state = lock(&self.0);
-        if state.blocks.remove(&address).is_some()
+        if state.blocks.remove(&address)
             && let Some(heap) = state.heap_of(address)
         {
             heap.remove(address);
@@ -85,7 +71,7 @@ impl State {
         (address < *end).then_some(*heap)
     }
 
-    /// Tells of a segment, with the blocks that are live there.
+    /// Tells of a segment.
     fn begin(&mut self, range: Range<usize>) {
         if range.is_empty() {
             return;
@@ -94,17 +80,7 @@ impl State {
             self.absent = true;
             return;
         };
-        for (address, bytes) in self.blocks.range(range.clone()) {
-            heap.add(*address, *bytes);
-        }
         self.heaps.insert(range.start, (range.end, heap));
-    }
-
-    /// The segment that starts there is not there any more; its end.
-    fn end(&mut self, start: usize) -> Option<usize> {
-        let (end, heap) = self.heaps.remove(&start)?;
-        heap.unregister();
-        Some(end)
     }
 }
 
@@ -115,7 +91,7 @@ mod tests {
 
     #[test]
     fn without_a_tool_nobody_listens() {
-        assert!(!Annotations::default().add_segment(0x1000..0x2000, false));
+        assert!(!Annotations::default().add_segment(0x1000..0x2000));
         let manager = MemoryManager::new(Config::default()).unwrap();
         let stream = Stream::new().unwrap();
         let guard = manager.device::<u8>(1000, &stream).unwrap();

@@ -87,6 +87,8 @@ struct Counters {
     steals: u64,
     growths: u64,
     moves: u64,
+    /// How often a growth was put off until work had finished.
+    settled: u64,
     failures: u64,
 }
 

@@ -15,6 +15,11 @@ use std::{cmp::Reverse, sync::Arc};
 /// Less than this cannot move: a chunk of mapped memory.
 const CHUNK: usize = 2 << 20;
 
+/// So many times a pool waits before it grows, and once more with every so many calls: what it holds is found in the beginning, and
+/// a program whose requests miss again and again would otherwise wait for its device every time.
+const WAITS: u64 = 64;
+const CALLS: u64 = 16384;
+
 /// A segment without a live block that work keeps from being idle; with mapped memory what one owner has.
 struct Unsettled {
     len: usize,
@@ -122,9 +127,11 @@ impl Pool {
         let marks = {
             let mut state = self.state.lock();
             let pending = state.space.stats().pending;
-            if pending < CHUNK || pending < rounded / 8 {
+            let most = WAITS.saturating_add(state.calls() / CALLS);
+            if pending < CHUNK || pending < rounded / 8 || state.counters.settled >= most {
                 return false;
             }
+            state.counters.settled = state.counters.settled.saturating_add(1);
             let owners: Vec<_> = (state.space.owned().into_iter())
                 .flat_map(|(_, owners)| owners.iter().copied().collect::<Vec<_>>())
                 .collect();
