@@ -50,7 +50,7 @@ def train(name, allocator, steps):
     if ours:
         import memmgr_torch
 
-        memmgr_torch.install()
+        memmgr_torch.install(prefer_memory=True)
     torch.manual_seed(7)
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False

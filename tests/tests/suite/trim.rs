@@ -1,7 +1,7 @@
 //! Memory that streams have freed goes back, or is used otherwise, once their work is done.
 
 use crate::common::{MIB, assert_sound, manager, stall};
-use memmgr::{PerThreadStream, Stream};
+use memmgr::Stream;
 use memmgr_tests::Gate;
 use std::time::Duration;
 
@@ -97,27 +97,6 @@ fn a_stream_can_have_a_larger_block_than_those_that_it_has_freed() {
         unsafe { manager.free_device_on(large, &stream).unwrap() };
         stream.synchronize().unwrap();
     }
-    assert_sound(&manager);
-}
-
-/// The default streams are no exception.
-#[test]
-fn trim_gives_back_what_a_synchronised_default_stream_has_freed() {
-    let manager = manager();
-    let legacy = Stream::legacy(0).unwrap();
-    let mine = PerThreadStream::new().unwrap();
-    let p = manager.allocate_device_on(MIB, &mine).unwrap();
-    // SAFETY: nobody uses the block.
-    unsafe { manager.free_device_on(p, &mine).unwrap() };
-    mine.synchronize().unwrap();
-    manager.trim().unwrap();
-    assert_eq!(manager.stats().device[0].best_fit.reserved, 0, "per thread");
-    let p = manager.allocate_device_on(MIB, &legacy).unwrap();
-    // SAFETY: nobody uses the block.
-    unsafe { manager.free_device_on(p, &legacy).unwrap() };
-    legacy.synchronize().unwrap();
-    manager.trim().unwrap();
-    assert_eq!(manager.stats().device[0].best_fit.reserved, 0, "legacy");
     assert_sound(&manager);
 }
 
