@@ -14,7 +14,7 @@ use crate::{
     sync::thread,
 };
 
-/// The calls and the moves up to the moment when the memory was last in one piece.
+/// The moves up to the moment when the memory was last in one piece, and the calls up to the last attempt.
 #[derive(Debug, Default, Clone, Copy)]
 pub(in crate::pool) struct Tidied {
     calls: u64,
@@ -31,13 +31,18 @@ impl Tidied {
 }
 
 impl Pool {
-    /// Puts the memory together if that is due and nothing is live. A failure changes nothing, and nobody needs to know of it.
+    /// Puts the memory together if that is due and nothing is live. A failure changes nothing, and nobody needs to know of it; the
+    /// next attempt is as many calls away as the last one was.
     pub(super) fn tidy(&self) {
         let Some(mapped) = self.source.mapped() else {
             return;
         };
-        if !self.state.lock().is_worth_tidying() {
-            return;
+        {
+            let mut state = self.state.lock();
+            if !state.is_worth_tidying() {
+                return;
+            }
+            state.tidied.calls = state.calls();
         }
         // What has been freed must be idle first.
         self.poll(true);
@@ -45,10 +50,7 @@ impl Pool {
         let idle = {
             let mut state = self.state.lock();
             let idle = state.space.stats().idle;
-            if state.growing.is_some()
-                || !state.is_worth_tidying()
-                || idle != state.space.reserved()
-            {
+            if state.growing.is_some() || idle != state.space.reserved() {
                 return;
             }
             state.growing = Some(thread::current().id());
@@ -90,11 +92,8 @@ impl State {
     fn note_tidied(&mut self, before: u64) {
         let moves = self.counters.moves;
         let own = moves.saturating_sub(before);
-        self.tidied = Tidied {
-            calls: self.calls(),
-            moves,
-            own: self.tidied.own.saturating_add(own),
-        };
+        self.tidied.moves = moves;
+        self.tidied.own = self.tidied.own.saturating_add(own);
     }
 
     /// The requests that were served.
