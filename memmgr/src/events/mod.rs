@@ -182,10 +182,7 @@ impl Sinks {
 
     /// Memory of a device pool comes or goes; whether a tool wants to hear of blocks.
     #[cfg(feature = "nvtx")]
-    pub fn annotate(&self, range: std::ops::Range<usize>, added: bool, mapped: bool) -> bool {
-        if mapped {
-            return false;
-        }
+    pub fn annotate(&self, range: std::ops::Range<usize>, added: bool) -> bool {
         if added {
             return self.annotations.add_segment(range);
         }

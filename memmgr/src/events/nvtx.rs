@@ -1,9 +1,6 @@
 //! What memory is whose, told to tools through NVTX: a segment of a device pool is memory of which nothing may be used but the
 //! blocks that are live. compute-sanitizer then finds what leaves its block and stays in the segment.
 //!
-//! Mapped memory is not told of: compute-sanitizer knows each chunk that is mapped as memory of its own, and takes a segment of
-//! several for a mistake.
-//!
 //! Whether there is a tool is known once the first segment is told of; no call may come before CUDA has been initialized.
 
 use crate::sync::{Mutex, lock};

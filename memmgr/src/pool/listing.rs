@@ -15,10 +15,9 @@ impl Pool {
     /// All segments with their blocks, by ascending address. Its time under the lock goes with the number of blocks.
     pub fn listing(&self) -> Vec<Segment> {
         self.flush_front();
-        let place = self.place();
         let mut list = List {
-            place,
-            mode: matches!(place, Place::Device(_)).then_some(DeviceAllocatorMode::BestFitPool),
+            place: self.place(),
+            mode: self.mode(),
             mapped: self.source.mapped().is_some(),
             segments: Vec::new(),
         };

@@ -499,14 +499,8 @@ impl Pool {
                 waited = waited.and(mark.wait_on_host());
             }
         }
-        let (done, left): (Vec<Arc<Fence>>, Vec<Arc<Fence>>) =
-            marks.into_iter().partition(|mark| mark.is_done());
         let mut state = self.state.lock();
-        // What cannot be recorded now, as on a stream that is being captured, is recorded at its stream's next call.
-        for mark in &left {
-            state.order.enqueue(mark);
-        }
-        state.complete(&done, true);
+        state.note_waited(marks);
         state.order.sweep();
         waited
     }
@@ -612,6 +606,18 @@ impl State {
         self.counters.growths += 1;
         self.counters.peak_reserved = self.counters.peak_reserved.max(self.space.reserved());
         Ok(())
+    }
+
+    /// The host has waited for these marks: what is complete makes memory idle; what cannot be recorded now, as on a stream that is
+    /// being captured, is recorded at its stream's next call. Whether any is complete.
+    fn note_waited(&mut self, marks: Vec<Arc<Fence>>) -> bool {
+        let (done, left): (Vec<Arc<Fence>>, Vec<Arc<Fence>>) =
+            marks.into_iter().partition(|mark| mark.is_done());
+        for mark in &left {
+            self.order.enqueue(mark);
+        }
+        self.complete(&done, true);
+        !done.is_empty()
     }
 
     /// Undoes a take whose wait failed: the marks of the memory stay.

@@ -191,6 +191,11 @@ impl Pool {
         self.source.place()
     }
 
+    /// The family that it is, of a device; `None` for pinned memory.
+    fn mode(&self) -> Option<DeviceAllocatorMode> {
+        matches!(self.place(), Place::Device(_)).then_some(DeviceAllocatorMode::BestFitPool)
+    }
+
     /// What its segments are made of.
     pub fn source(&self) -> DeviceSource {
         match self.source.mapped() {
@@ -319,11 +324,16 @@ impl Pool {
 
     fn report_segment(&self, base: usize, len: usize, change: SegmentChange) {
         let place = self.place();
+        let mapped = self.source.mapped().is_some();
         #[cfg(feature = "nvtx")]
-        if let Place::Device(_) = place {
-            let range = base..base.saturating_add(len);
-            let mapped = self.source.mapped().is_some();
-            self.observed.annotate(range, change, mapped);
+        if matches!(place, Place::Device(_)) {
+            crate::spans::may_begin();
+            // compute-sanitizer knows each chunk that is mapped as memory of its own, and takes a segment of several for a
+            // mistake.
+            if !mapped {
+                let range = base..base.saturating_add(len);
+                self.observed.annotate(range, change);
+            }
         }
         #[cfg(feature = "trace-events")]
         {
@@ -339,16 +349,13 @@ impl Pool {
         }
         self.observed.tell(&Told {
             place,
-            mode: matches!(place, Place::Device(_)).then_some(DeviceAllocatorMode::BestFitPool),
+            mode: self.mode(),
             address: base,
             size: len,
             by: By::Host,
             stream: None,
             site: None,
-            what: What::Segment {
-                change,
-                mapped: self.source.mapped().is_some(),
-            },
+            what: What::Segment { change, mapped },
         });
     }
 
@@ -525,8 +532,7 @@ impl Pool {
             size: live.requested,
             by,
             stream: core_of(on, stream).map(|core| core.id()),
-            mode: matches!(self.place(), Place::Device(_))
-                .then_some(DeviceAllocatorMode::BestFitPool),
+            mode: self.mode(),
         }))
     }
 

@@ -151,10 +151,9 @@ impl Observed {
 
     /// Tells a tool of memory of a device pool that comes or goes.
     #[cfg(feature = "nvtx")]
-    pub fn annotate(&self, range: Range<usize>, change: SegmentChange, mapped: bool) {
-        crate::spans::may_begin();
+    pub fn annotate(&self, range: Range<usize>, change: SegmentChange) {
         let added = change == SegmentChange::Added;
-        if self.0.sinks.annotate(range, added, mapped) {
+        if self.0.sinks.annotate(range, added) {
             self.0.any.store(true, Ordering::Release);
         }
     }

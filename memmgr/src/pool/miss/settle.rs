@@ -7,10 +7,9 @@ use super::{
 };
 use crate::{
     error::Result,
-    event::Fence,
     out_of_memory::{Held, Holders, OutOfMemory},
 };
-use std::{cmp::Reverse, sync::Arc};
+use std::cmp::Reverse;
 
 /// Less than this cannot move: a chunk of mapped memory.
 const CHUNK: usize = 2 << 20;
@@ -105,14 +104,7 @@ impl Pool {
             state.order.marks_of(owners, None)
         };
         let waited = marks.iter().try_for_each(|mark| mark.wait_on_host());
-        let (done, left): (Vec<Arc<Fence>>, Vec<Arc<Fence>>) =
-            marks.into_iter().partition(|mark| mark.is_done());
-        let mut state = self.state.lock();
-        // What cannot be recorded now is recorded at its stream's next call.
-        for mark in &left {
-            state.order.enqueue(mark);
-        }
-        state.complete(&done, true);
+        self.state.lock().note_waited(marks);
         waited.map(|()| true)
     }
 
@@ -143,14 +135,7 @@ impl Pool {
                 tracing::debug!(%error, "some memory stays pending");
             }
         }
-        let (done, left): (Vec<Arc<Fence>>, Vec<Arc<Fence>>) =
-            marks.into_iter().partition(|mark| mark.is_done());
-        let mut state = self.state.lock();
-        for mark in &left {
-            state.order.enqueue(mark);
-        }
-        state.complete(&done, true);
-        !done.is_empty()
+        self.state.lock().note_waited(marks)
     }
 
     /// Who holds what is in use. Looks at every block.
