@@ -1,11 +1,15 @@
 //! `memmgr bench` as its users run it, on the simulated runtime: every workload in its shortest form, what is written as
 //! JSON, and what is said of bad input. Times are not looked at.
 
+mod common;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
+
+use common::memmgr;
 
 const WORKLOADS: [&str; 12] = [
     "hot",
@@ -23,14 +27,7 @@ const WORKLOADS: [&str; 12] = [
 ];
 
 fn bench(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_memmgr"));
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if text.starts_with("CUDART_SIM_") || text.starts_with("MEMMGR_") {
-            command.env_remove(&name);
-        }
-    }
-    command.env("CUDART_SIM_TIME", "off");
+    let mut command = memmgr();
     command.arg("bench").args(arguments);
     command
 }

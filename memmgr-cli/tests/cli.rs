@@ -1,27 +1,18 @@
 //! The program as its users run it, on the simulated runtime: what it prints, what it writes, and what
 //! it says of bad input.
 
+mod common;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
+use common::memmgr;
+
 const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
 const BACKEND: &str = "backend: simulated (no GPU; times are this machine's)";
-
-fn memmgr() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_memmgr"));
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if text.starts_with("CUDART_SIM_") || text.starts_with("MEMMGR_") {
-            command.env_remove(&name);
-        }
-    }
-    // No modelled delays: these tests look at results, not at times.
-    command.env("CUDART_SIM_TIME", "off");
-    command
-}
 
 fn run(command: &mut Command) -> Output {
     command.output().expect("the program starts")

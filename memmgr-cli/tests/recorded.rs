@@ -1,22 +1,14 @@
 //! What a manager records is what the program reads: its own log, replayed and reported about.
 
+mod common;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 
-fn memmgr() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_memmgr"));
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if text.starts_with("CUDART_SIM_") || text.starts_with("MEMMGR_") {
-            command.env_remove(&name);
-        }
-    }
-    command.env("CUDART_SIM_TIME", "off");
-    command
-}
+use common::memmgr;
 
 #[track_caller]
 fn success(command: &mut Command) -> String {

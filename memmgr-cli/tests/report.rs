@@ -1,29 +1,21 @@
 //! `memmgr report` as its users run it: the page, its figures, the pictures, and bad input.
 
+mod common;
+
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+use common::memmgr;
 
 #[path = "../src/report/snapshot_bytes.rs"]
 mod snapshot_bytes;
 
 const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
 const MIB: u64 = 1 << 20;
-
-fn memmgr() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_memmgr"));
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if text.starts_with("CUDART_SIM_") || text.starts_with("MEMMGR_") {
-            command.env_remove(&name);
-        }
-    }
-    command.env("CUDART_SIM_TIME", "off");
-    command
-}
 
 fn report(inputs: &[PathBuf], page: &Path) -> Output {
     let mut command = memmgr();

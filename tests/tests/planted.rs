@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{KIB, MIB, manager_in, stall};
+use common::{KIB, MIB, manager_in, manager_of, stall};
 use cudart_sim::{Check, Finding, FindingKind};
 use memmgr::{
     Config, DeviceAllocatorMode, DeviceBuffer, DeviceSource, MemoryManager, PerThreadStream,
@@ -72,12 +72,7 @@ fn only_with(mistake: Mistake, kinds: &[FindingKind], program: impl Fn()) {
 }
 
 fn pool(bytes: usize) -> MemoryManager {
-    MemoryManager::new(
-        config()
-            .device_pool_size(bytes)
-            .device_pool_limit(Some(bytes)),
-    )
-    .unwrap()
+    manager_of(config(), bytes)
 }
 
 /// B22: two copies read pinned memory; both guards go at once, and the next owners write it.

@@ -6,7 +6,7 @@ mod common;
 #[path = "common/rig.rs"]
 mod rig;
 
-use common::{KIB, MIB, MODES, assert_sound, config, manager_in, stall};
+use common::{KIB, MIB, MODES, assert_sound, config, manager_in, manager_of, stall};
 use memmgr::{Error, MemoryManager, Stream};
 use memmgr_tests::{Gate, Rng, sim_only};
 use std::{ffi::c_void, ptr::null_mut};
@@ -55,12 +55,7 @@ impl Drop for Foreign {
 }
 
 fn capped(bytes: usize) -> MemoryManager {
-    MemoryManager::new(
-        config()
-            .device_pool_size(bytes)
-            .device_pool_limit(Some(bytes)),
-    )
-    .unwrap()
+    manager_of(config(), bytes)
 }
 
 #[test]

@@ -7,19 +7,13 @@ mod common;
 #[path = "common/rig.rs"]
 mod rig;
 
-use common::{KIB, MIB, assert_sound};
-use memmgr::{Config, MemoryManager, Stream};
+use common::{KIB, MIB, assert_sound, manager_of};
+use memmgr::{Config, Stream};
 
 #[test]
 fn ten_thousand_short_lived_streams_leave_nothing_behind() {
     for mode in rig::modes() {
-        let mm = MemoryManager::new(
-            Config::default()
-                .mode(*mode)
-                .device_pool_size(8 * MIB)
-                .device_pool_limit(Some(8 * MIB)),
-        )
-        .unwrap();
+        let mm = manager_of(Config::default().mode(*mode), 8 * MIB);
         #[cfg(feature = "sim")]
         let count = |name| cudart_sim::thread_calls_of(name);
         #[cfg(feature = "sim")]

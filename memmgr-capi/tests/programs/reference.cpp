@@ -9,17 +9,10 @@
 #include <thread>
 #include <vector>
 
+#include "check.hpp"
 #include "memmgr.hpp"
 
 using namespace memmgr;
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            std::printf("line %d: %s; last error: %s\n", __LINE__, #condition, memmgr_last_error()); \
-            std::exit(1);                                                                          \
-        }                                                                                          \
-    } while (0)
 
 static const std::size_t size = 1 << 20;
 

@@ -10,6 +10,7 @@
 #include <initializer_list>
 #include <thread>
 
+#include "check.hpp"
 #include "memmgr.h"
 
 using Stream = CUstream_st *;
@@ -26,21 +27,7 @@ int cudaGraphDestroy(void *graph);
 int cudaPeekAtLastError(void);
 }
 
-#define CHECK(condition)                                                                             \
-    do {                                                                                             \
-        if (!(condition)) {                                                                          \
-            std::printf("line %d: %s; last error: %s\n", __LINE__, #condition, memmgr_last_error()); \
-            std::exit(1);                                                                            \
-        }                                                                                            \
-    } while (0)
-
 static const std::size_t MIB = 1 << 20;
-
-static memmgr_pool_stats stats(int device) {
-    memmgr_pool_stats found{};
-    CHECK(memmgr_device_stats(device, MEMMGR_BEST_FIT_POOL, &found, sizeof found) == MEMMGR_OK);
-    return found;
-}
 
 // The default streams are those of the device that is named, whichever is current.
 static void default_streams_of_a_device() {
@@ -49,11 +36,11 @@ static void default_streams_of_a_device() {
         for (int device = 0; device < 2; ++device) {
             void *block = nullptr;
             CHECK(memmgr_allocate_device_at_on(device, MIB, stream, &block) == MEMMGR_OK);
-            CHECK(stats(device).live_blocks == 1 && stats(1 - device).live_blocks == 0);
+            CHECK(stats_of(device).live_blocks == 1 && stats_of(1 - device).live_blocks == 0);
             CHECK(memmgr_record_use_at(device, block, stream) == MEMMGR_OK);
             int current = -1;
             CHECK(cudaGetDevice(&current) == 0 && current == 0);
-            CHECK(memmgr_free_device_at_on(device, block, stream) == MEMMGR_OK && stats(device).live_blocks == 0);
+            CHECK(memmgr_free_device_at_on(device, block, stream) == MEMMGR_OK && stats_of(device).live_blocks == 0);
         }
         void *block = &block;
         CHECK(memmgr_allocate_device_at_on(7, MIB, stream, &block) != MEMMGR_OK && block == nullptr);
@@ -88,7 +75,7 @@ static void captured_streams() {
     CHECK(memmgr_free_device_on(warm, unknown) == MEMMGR_OK && memmgr_free_device_on(block, known) == MEMMGR_OK);
     CHECK(memmgr_stream_release(handle) == MEMMGR_OK);
     // What the graph had is free when the runtime has said that it is gone, and somebody asks it something.
-    for (int tries = 0; stats(0).live_blocks > 0; ++tries) {
+    for (int tries = 0; stats_of(0).live_blocks > 0; ++tries) {
         CHECK(tries < 1000 && memmgr_allocate_device_on(MIB, unknown, &block) == MEMMGR_OK);
         CHECK(memmgr_free_device_on(block, unknown) == MEMMGR_OK);
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -105,7 +92,7 @@ struct Asked {
 static void the_hook() {
     void *most = nullptr;
     CHECK(memmgr_synchronize_device(0) == MEMMGR_OK && memmgr_trim(nullptr) == MEMMGR_OK);
-    CHECK(stats(0).reserved == 0 && memmgr_set_device_pool_limit(8 * MIB) == MEMMGR_OK);
+    CHECK(stats_of(0).reserved == 0 && memmgr_set_device_pool_limit(8 * MIB) == MEMMGR_OK);
     CHECK(memmgr_allocate_device(6 * MIB, &most) == MEMMGR_OK);
     Asked *asked = new Asked;
     const auto waits = [](std::size_t, const char *, void *user) -> std::int32_t {

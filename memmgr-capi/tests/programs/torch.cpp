@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "check.hpp"
 #include "memmgr.h"
 
 using Stream = CUstream_st *;
@@ -44,14 +45,6 @@ void memmgr_torch_release_pool(int device, PoolId id);
 void memmgr_simulate_fault(const char *name, int code, unsigned long long times);
 }
 
-#define CHECK(condition)                                                                             \
-    do {                                                                                             \
-        if (!(condition)) {                                                                          \
-            std::printf("line %d: %s; last error: %s\n", __LINE__, #condition, memmgr_last_error()); \
-            std::exit(1);                                                                            \
-        }                                                                                            \
-    } while (0)
-
 static const std::size_t MIB = 1 << 20;
 static const int RELAXED = 2;
 
@@ -59,12 +52,6 @@ static Stream make(int device = 0) {
     Stream stream = nullptr;
     CHECK(cudaSetDevice(device) == 0 && cudaStreamCreateWithFlags(&stream, 1) == 0 && cudaSetDevice(0) == 0);
     return stream;
-}
-
-static memmgr_pool_stats stats(int device = 0) {
-    memmgr_pool_stats found{};
-    CHECK(memmgr_device_stats(device, MEMMGR_BEST_FIT_POOL, &found, sizeof found) == MEMMGR_OK);
-    return found;
 }
 
 static bool capturing(Stream stream) {
@@ -112,9 +99,9 @@ static void nothing_and_too_much() {
     void *block = memmgr_torch_alloc(MIB, 0, stream);
     memmgr_torch_end_allocate_to_pool(0, id);
     memmgr_torch_release_pool(0, id);
-    CHECK(stats().live_blocks == 1);
+    CHECK(stats_of(0).live_blocks == 1);
     memmgr_torch_free(block, MIB, 0, stream);
-    CHECK(stats().live_blocks == 0);
+    CHECK(stats_of(0).live_blocks == 0);
     CHECK(cudaStreamDestroy(stream) == 0);
 }
 
@@ -151,11 +138,11 @@ static void two_captures_share_a_pool() {
         memmgr_torch_free(blocks[1], MIB, 0, streams[1]);
         memmgr_torch_free(other, MIB, 0, streams[1]);
         memmgr_torch_free(late, 2 * MIB, 0, running);
-        CHECK(stats().live_blocks == 4);
+        CHECK(stats_of(0).live_blocks == 4);
         memmgr_torch_release_pool(0, id);
-        CHECK(stats().live_blocks == 4);
+        CHECK(stats_of(0).live_blocks == 4);
         memmgr_torch_release_pool(0, id);
-        CHECK(stats().live_blocks == 0);
+        CHECK(stats_of(0).live_blocks == 0);
         for (Stream stream : streams) CHECK(cudaStreamDestroy(stream) == 0);
     }
 }
@@ -176,10 +163,10 @@ static void frees_after_the_graph_do_not_wait() {
         blocks.pop_back();
     }
     // Work of any stream may still read them.
-    CHECK(stats().live_blocks == 10);
+    CHECK(stats_of(0).live_blocks == 10);
     stall.open = true;
     memmgr_torch_free(blocks.back(), MIB, 0, stream);
-    CHECK(stats().live_blocks == 0);
+    CHECK(stats_of(0).live_blocks == 0);
     alarm(0);
 
     // A request that finds no memory waits for them before that.
@@ -188,12 +175,12 @@ static void frees_after_the_graph_do_not_wait() {
     memmgr_torch_end_allocate_to_pool(0, id);
     memmgr_torch_release_pool(0, id);
     memmgr_torch_free(freed, 8 * MIB, 0, stream);
-    CHECK(memmgr_trim(nullptr) == MEMMGR_OK && memmgr_set_device_pool_limit(stats().reserved) == MEMMGR_OK);
+    CHECK(memmgr_trim(nullptr) == MEMMGR_OK && memmgr_set_device_pool_limit(stats_of(0).reserved) == MEMMGR_OK);
     void *again = memmgr_torch_alloc(8 * MIB, 0, busy);
     CHECK(again != nullptr && memmgr_set_device_pool_limit(SIZE_MAX) == MEMMGR_OK);
     memmgr_torch_free(again, 8 * MIB, 0, busy);
     memmgr_torch_free(kept, MIB, 0, stream);
-    CHECK(stats().live_blocks == 0);
+    CHECK(stats_of(0).live_blocks == 0);
     CHECK(cudaStreamDestroy(stream) == 0 && cudaStreamDestroy(busy) == 0);
 }
 
@@ -209,12 +196,12 @@ static void a_wait_that_fails_keeps_the_blocks() {
     memmgr_simulate_fault("cudaDeviceSynchronize", 999, 1000);
     memmgr_torch_release_pool(0, id);
     memmgr_simulate_fault(nullptr, 0, 0);
-    CHECK(stats().live_blocks == 1);
+    CHECK(stats_of(0).live_blocks == 1);
     CHECK(memmgr_take_failure() == MEMMGR_CUDA_ERROR && std::strstr(memmgr_last_error(), "cuda") != nullptr);
     CHECK(memmgr_take_failure() == MEMMGR_OK);
     // Tried again when the idle memory is asked for.
     memmgr_torch_reset();
-    CHECK(stats().live_blocks == 0 && memmgr_take_failure() == MEMMGR_OK);
+    CHECK(stats_of(0).live_blocks == 0 && memmgr_take_failure() == MEMMGR_OK);
     // A free that is a mistake is told as well.
     int local = 0;
     memmgr_torch_free(&local, 1, 0, stream);
@@ -239,7 +226,7 @@ static void recorded_streams_in_a_pool() {
     memmgr_torch_free(next, MIB, 0, stream);
     memmgr_torch_end_allocate_to_pool(0, id);
     memmgr_torch_release_pool(0, id);
-    CHECK(stats().live_blocks == 0);
+    CHECK(stats_of(0).live_blocks == 0);
     CHECK(cudaStreamDestroy(stream) == 0 && cudaStreamDestroy(other) == 0);
 }
 
@@ -251,12 +238,12 @@ static void recorded_streams_during_captures() {
     memmgr_torch_record_stream(block, captured);
     memmgr_torch_free(block, MIB, 0, stream);
     // Not before the capture is over.
-    CHECK(stats().live_blocks == 1);
+    CHECK(stats_of(0).live_blocks == 1);
     void *next = memmgr_torch_alloc(MIB, 0, stream);
-    CHECK(next != block && stats().live_blocks == 2 && capturing(captured));
+    CHECK(next != block && stats_of(0).live_blocks == 2 && capturing(captured));
     end_capture(captured);
     memmgr_torch_free(next, MIB, 0, stream);
-    CHECK(stats().live_blocks == 0 && memmgr_take_failure() == MEMMGR_OK);
+    CHECK(stats_of(0).live_blocks == 0 && memmgr_take_failure() == MEMMGR_OK);
 
     // A stream that is registered is known: the graph has the block, as long as it is there.
     memmgr_stream_t handle = 0;
@@ -265,13 +252,13 @@ static void recorded_streams_during_captures() {
     CHECK(cudaStreamBeginCapture(captured, RELAXED) == 0);
     memmgr_torch_record_stream(block, captured);
     memmgr_torch_free(block, MIB, 0, stream);
-    CHECK(stats().live_blocks == 1);
+    CHECK(stats_of(0).live_blocks == 1);
     void *graph = nullptr;
     CHECK(cudaStreamEndCapture(captured, &graph) == 0);
-    CHECK(memmgr_torch_alloc(MIB, 0, stream) != block && stats().live_blocks == 2);
+    CHECK(memmgr_torch_alloc(MIB, 0, stream) != block && stats_of(0).live_blocks == 2);
     CHECK(cudaGraphDestroy(graph) == 0);
     // The runtime says so at some time, and the next call that asks it something frees the block.
-    for (int tries = 0; stats().live_blocks > 1; ++tries) {
+    for (int tries = 0; stats_of(0).live_blocks > 1; ++tries) {
         CHECK(tries < 1000);
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         memmgr_torch_free(memmgr_torch_alloc(MIB, 0, stream), MIB, 0, stream);
@@ -294,11 +281,11 @@ static void recorded_streams_of_two_devices() {
         memmgr_torch_free(block, MIB, 0, stream);
         // Its own device has nothing to do any more; the other one has, and keeps the memory.
         CHECK(memmgr_synchronize_device(0) == MEMMGR_OK && memmgr_trim(nullptr) == MEMMGR_OK);
-        CHECK(stats().live_blocks == 0 && stats().reserved > 0 && stats().pending >= MIB);
+        CHECK(stats_of(0).live_blocks == 0 && stats_of(0).reserved > 0 && stats_of(0).pending >= MIB);
         stall.open = true;
         if (also != nullptr) also->open = true;
         CHECK(memmgr_synchronize_device(1) == MEMMGR_OK && memmgr_trim(nullptr) == MEMMGR_OK);
-        CHECK(stats().reserved == 0);
+        CHECK(stats_of(0).reserved == 0);
         delete also;
     }
     // A device's limit is its own.
@@ -362,7 +349,7 @@ static void fork_beside_a_busy_thread() {
     memmgr_torch_release_pool(0, id);
     memmgr_torch_free(block, MIB, 0, nullptr);
     CHECK(memmgr_stream_release(handle) == MEMMGR_OK && cudaStreamDestroy(stream) == 0);
-    CHECK(memmgr_check() == MEMMGR_OK && stats().live_blocks == 0);
+    CHECK(memmgr_check() == MEMMGR_OK && stats_of(0).live_blocks == 0);
 }
 
 // What PyTorch asks before it shares a block: the allocation of CUDA's that holds it.

@@ -37,6 +37,12 @@ pub fn manager_in(mode: DeviceAllocatorMode) -> MemoryManager {
     MemoryManager::new(config().mode(mode)).expect("the defaults are valid")
 }
 
+/// A manager whose device pool has so many bytes at the first request, and never more.
+pub fn manager_of(config: Config, bytes: usize) -> MemoryManager {
+    let config = (config.device_pool_size(bytes)).device_pool_limit(Some(bytes));
+    MemoryManager::new(config).expect("the settings are valid")
+}
+
 /// Puts work on a stream that ends when the gate opens.
 pub fn stall(stream: &Stream, gate: &Gate) {
     let gate = gate.clone();

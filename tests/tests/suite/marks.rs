@@ -1,6 +1,6 @@
 //! Who gets memory that other streams may still touch: every mark counts until it is known to be complete.
 
-use crate::common::{MIB, assert_sound, manager, stall};
+use crate::common::{MIB, assert_sound, manager, manager_of, stall};
 use crate::rig;
 use memmgr::{Config, DeviceAllocatorMode, MemoryManager, Stream};
 use memmgr_tests::Gate;
@@ -214,13 +214,7 @@ fn a_recorded_use_keeps_a_block_from_its_next_owner() {
 #[test]
 fn memory_freed_on_streams_that_are_gone_is_used_again() {
     for mode in rig::modes() {
-        let mm = MemoryManager::new(
-            Config::default()
-                .mode(*mode)
-                .device_pool_size(8 * MIB)
-                .device_pool_limit(Some(8 * MIB)),
-        )
-        .unwrap();
+        let mm = manager_of(Config::default().mode(*mode), 8 * MIB);
         for _ in 0..8 {
             let stream = Stream::new().unwrap();
             let block = mm.allocate_device_on(MIB, &stream).unwrap();
