@@ -41,20 +41,43 @@ enum Case {
     /// Device memory without a stream.
     NoStream,
     Pinned,
-    Random(usize),
+    /// A block is freed when the next one is there, so that none comes back at once.
+    Turns,
+    Random(Random),
     Holes(usize),
+    /// As holes, in turns.
+    HolesInTurns(usize),
 }
 
-const CASES: [Case; 8] = [
+const CASES: [Case; 13] = [
     Case::Hot,
+    Case::Turns,
     Case::Guard,
     Case::NoStream,
     Case::Pinned,
-    Case::Random(1000),
-    Case::Random(100_000),
+    Case::Random(few(1)),
+    Case::Random(many(1)),
+    Case::Random(few(64)),
+    Case::Random(few(1024)),
     Case::Holes(16),
     Case::Holes(4096),
+    Case::HolesInTurns(16),
+    Case::HolesInTurns(4096),
 ];
+
+const fn few(max_mib: usize) -> Random {
+    Random {
+        blocks: 1000,
+        max_mib,
+    }
+}
+
+const fn many(max_mib: usize) -> Random {
+    Random {
+        blocks: 100_000,
+        max_mib,
+    }
+}
 
 /// A guard on a stream, one at a time.
 struct Guards<'a> {
@@ -138,7 +161,7 @@ fn count_ours(case: Case) -> Result<Counted> {
             };
             count(case, NAME, &mut guards)
         }),
-        Case::Hot | Case::Random(_) | Case::Holes(_) => {
+        Case::Hot | Case::Turns | Case::Random(_) | Case::Holes(_) | Case::HolesInTurns(_) => {
             with_device(|subject| count(case, NAME, subject))
         }
     }
@@ -160,8 +183,12 @@ fn count(case: Case, name: &'static str, subject: &mut impl Subject) -> Result<C
             memmgr_bench_counted(&mut || failures = loops::pairs(subject, size, PAIRS));
             text.to_owned()
         }
-        Case::Random(blocks) => {
-            let shape = Random { blocks, max_mib: 1 };
+        Case::Turns => {
+            loops::turns(subject, 4096, 1000);
+            memmgr_bench_counted(&mut || failures = loops::turns(subject, 4096, PAIRS));
+            "turns 4 KiB".to_owned()
+        }
+        Case::Random(shape) => {
             loops::random(subject, shape);
             let mut pass = loops::Pass::default();
             memmgr_bench_counted(&mut || pass = loops::random(subject, shape));
@@ -174,6 +201,13 @@ fn count(case: Case, name: &'static str, subject: &mut impl Subject) -> Result<C
             memmgr_bench_counted(&mut || failures = loops::pairs(subject, 1024, PAIRS));
             walls.into_iter().for_each(|wall| subject.free(wall));
             format!("holes k={holes}")
+        }
+        Case::HolesInTurns(holes) => {
+            let walls = loops::make_holes(subject, holes);
+            loops::turns(subject, 1024, 1000);
+            memmgr_bench_counted(&mut || failures = loops::turns(subject, 1024, PAIRS));
+            walls.into_iter().for_each(|wall| subject.free(wall));
+            format!("holes in turns k={holes}")
         }
     };
     subject.verdict()?;

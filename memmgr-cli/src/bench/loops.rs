@@ -5,6 +5,7 @@
 
 use std::ffi::c_void;
 use std::hint;
+use std::ptr;
 use std::time::{Duration, Instant};
 
 use super::subject::Subject;
@@ -55,6 +56,24 @@ pub fn pairs(subject: &mut impl Subject, size: usize, pairs: u64) -> u64 {
         } else {
             subject.free(block);
         }
+    }
+    failures
+}
+
+/// Allocates `pairs` times, and frees each block when the next one is there; how often there was no memory.
+pub fn turns(subject: &mut impl Subject, size: usize, pairs: u64) -> u64 {
+    let mut failures = 0;
+    let mut former: *mut c_void = ptr::null_mut();
+    for _ in 0..=pairs {
+        let block = hint::black_box(subject.allocate(hint::black_box(size)));
+        failures += u64::from(block.is_null());
+        if !former.is_null() {
+            subject.free(former);
+        }
+        former = block;
+    }
+    if !former.is_null() {
+        subject.free(former);
     }
     failures
 }

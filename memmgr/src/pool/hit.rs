@@ -5,9 +5,10 @@
 
 use super::{
     FreeOn, Pool, State,
-    best_fit::{ClassId, Owner, OwnerId, Slot},
+    best_fit::{ClassId, Owner, OwnerId, Single, Slot},
     front::{self, Front, Taken},
     live::{Live, Place},
+    order::{Order, Ready},
 };
 use crate::{biased::Met, stream::Handle, sync::atomic::Ordering::Relaxed};
 
@@ -99,13 +100,25 @@ impl State {
         if !self.prepared || self.release_due {
             return None;
         }
-        let (place, own) = match on {
+        if self.last.rests() {
+            if !self.order.is_restless()
+                && let Some(address) = self.revive(size, on, raw)
+            {
+                return Some(address);
+            }
+            self.settle_rest();
+        }
+        let (place, own, epoch) = match on {
             Some(handle) => {
-                let (place, class) = self.order.ready(handle.core())?;
-                (Some(place), class)
+                let Ready {
+                    place,
+                    class,
+                    epoch,
+                } = self.order.ready(handle.core())?;
+                (Some(place), class, epoch)
             }
             None if self.order.is_restless() => return None,
-            None => (None, ClassId::IDLE),
+            None => (None, ClassId::IDLE, Some(OwnerId::IDLE)),
         };
         let asked = &mut self.counters.asked;
         // Made where the block is taken, and only then.
@@ -113,7 +126,13 @@ impl State {
             *asked = asked.wrapping_add(size);
             Live::new(size, place, owner, raw)
         };
-        let (address, owner) = self.space.take_single(size, own, datum)?;
+        let taken = self.space.take_single(size, own, datum)?;
+        let Single { addr, owner, .. } = taken;
+        if epoch == Some(owner) {
+            self.last.note(taken, size, on, raw);
+        } else {
+            self.last.forget();
+        }
         if owner != OwnerId::IDLE {
             self.order.hold(owner);
         }
@@ -125,7 +144,7 @@ impl State {
         if in_use > self.counters.peak_in_use {
             self.counters.peak_in_use = in_use;
         }
-        Some(address)
+        Some(addr)
     }
 
     /// Whether this request found nothing, and nothing has become free since.
@@ -175,6 +194,10 @@ impl State {
         if !self.retiring.is_empty() || self.order.is_restless() {
             return false;
         }
+        if self.rest(address, on) {
+            return true;
+        }
+        self.wake();
         let Some(slot) = self.space.find(address) else {
             return false;
         };
@@ -188,16 +211,9 @@ impl State {
         let Some(live) = self.space.data_at(slot) else {
             return false;
         };
-        let place = match on {
-            FreeOn::Recorded => None,
-            FreeOn::Stream(handle) => self.order.known_place(handle.core()),
-            FreeOn::Core(core) => self.order.known_place(core),
-            FreeOn::Allocating => live.stream(),
-        };
-        let named = live.stream();
-        if !live.is_plain() || named != place || (named.is_none() && !on.is_nobodys()) {
+        let Some(place) = self.order.plain_place(live, on) else {
             return false;
-        }
+        };
         let inherited = live.inherited;
         self.counters.asked = self.counters.asked.wrapping_sub(live.requested);
         self.give_back_plain(slot, place, inherited)
@@ -220,13 +236,21 @@ impl State {
         place: Option<Place>,
         inherited: OwnerId,
     ) -> bool {
-        let owner = match place {
-            Some(place) => self.order.plain_owner(place),
-            None => (inherited == OwnerId::IDLE).then_some(Owner::IDLE),
-        };
-        let Some(owner) = owner else {
-            return self.ask_again(slot);
-        };
+        match self.order.owner_at(place, inherited) {
+            Some(owner) => self.give_back_to(slot, place, inherited, owner),
+            None => self.ask_again(slot),
+        }
+    }
+
+    /// As [`State::give_back_plain`], where it is known whose the memory is afterwards.
+    #[inline(always)]
+    pub(super) fn give_back_to(
+        &mut self,
+        slot: Slot,
+        place: Option<Place>,
+        inherited: OwnerId,
+        owner: Owner,
+    ) -> bool {
         if self.space.free_at(slot, owner).is_err() {
             return self.ask_again(slot);
         }
@@ -238,6 +262,32 @@ impl State {
             self.order.release(inherited, &self.space);
         }
         true
+    }
+}
+
+impl Order {
+    /// The stream in whose order a block is freed, of which nothing is known but where it came from; `None` if it is no such
+    /// block.
+    #[inline]
+    fn plain_place(&self, live: &Live, on: FreeOn<'_>) -> Option<Option<Place>> {
+        let named = live.stream();
+        let place = match on {
+            FreeOn::Recorded => None,
+            FreeOn::Stream(handle) => self.known_place(handle.core()),
+            FreeOn::Core(core) => self.known_place(core),
+            FreeOn::Allocating => named,
+        };
+        let plain = live.is_plain() && named == place && (named.is_some() || on.is_nobodys());
+        plain.then_some(place)
+    }
+
+    /// Whose the memory of such a block is afterwards, made of memory of `inherited`; `None` if that is not simple.
+    #[inline]
+    fn owner_at(&mut self, place: Option<Place>, inherited: OwnerId) -> Option<Owner> {
+        match place {
+            Some(place) => self.plain_owner(place),
+            None => (inherited == OwnerId::IDLE).then_some(Owner::IDLE),
+        }
     }
 }
 

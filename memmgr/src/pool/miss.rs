@@ -349,7 +349,7 @@ impl Pool {
     fn wait_for_growth(&self) {
         let mut state = self.state.lock_to_wait();
         while state.growing.is_some() {
-            state = state.wait(&self.grown);
+            state = self.state.wait(state, &self.grown);
         }
     }
 

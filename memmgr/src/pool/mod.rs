@@ -19,6 +19,7 @@ pub(crate) mod observer;
 mod order;
 mod peaks;
 mod recorded;
+mod rest;
 pub(crate) mod segment;
 mod uses;
 
@@ -30,7 +31,6 @@ pub(crate) use recorded::{Span, Use, Users, pending_uses, query_all, record};
 pub(crate) use uses::{BlockRange, check_inside};
 
 use crate::{
-    biased::Biased,
     config::Reuse,
     error::{Error, Place, Result},
     event::Fence,
@@ -50,6 +50,7 @@ use miss::{Request, Tidied};
 use observer::{By, Observed, SegmentChange, Told, What};
 use order::{Order, SETTLE_BUDGET};
 use peaks::Peaks;
+use rest::{Books, Last};
 use segment::{Capacity, Source};
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -104,6 +105,8 @@ struct State {
     config: PoolConfig,
     /// How many calls in a row a thread must still be alone before nobody competes for the lock any more; 0: nobody does.
     competed: u32,
+    /// The block that was handed out last, which may rest.
+    last: Last,
     /// The last request that found nothing.
     missed: Option<Missed>,
     /// Whether the initial size has been reserved.
@@ -123,7 +126,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Pool {
     source: Source,
-    state: Biased<State>,
+    state: Books,
     /// Signalled when `growing` ends.
     grown: Condvar,
     front: Front,
@@ -169,6 +172,7 @@ impl Pool {
             counters: Counters::default(),
             config,
             competed: 0,
+            last: Last::NONE,
             missed: None,
             prepared: false,
             growing: None,
@@ -179,7 +183,7 @@ impl Pool {
         Self {
             source,
             restless: state.order.restless(),
-            state: Biased::new(state),
+            state: Books::new(state),
             grown: Condvar::new(),
             front: Front::default(),
             observed,

@@ -101,6 +101,16 @@ struct Slot {
     wanted: Vec<Arc<Fence>>,
 }
 
+/// A stream that may be served at once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ready {
+    pub place: Place,
+    /// The class of spans that it may use, beside the idle ones.
+    pub class: ClassId,
+    /// The owner of what is freed in its order now, if its epoch is open.
+    pub epoch: Option<OwnerId>,
+}
+
 /// A fence that owners wait for.
 #[derive(Debug)]
 struct Watch {
@@ -874,16 +884,19 @@ impl Order {
         self.wanted > 0 || self.crowded
     }
 
-    /// The place of a stream that is known, and the class of its spans, unless others wait for something that the stream's next
-    /// call does.
+    /// What is known of a stream, unless others wait for something that the stream's next call does.
     #[inline]
-    pub fn ready(&self, core: &StreamCore) -> Option<(Place, ClassId)> {
+    pub fn ready(&self, core: &StreamCore) -> Option<Ready> {
         let place = self.known_place(core)?;
         let slot = self.slot(place)?;
         if self.is_restless() && (self.crowded || !slot.wanted.is_empty()) {
             return None;
         }
-        Some((place, slot.class))
+        Some(Ready {
+            place,
+            class: slot.class,
+            epoch: slot.epoch.as_ref().map(|(_, owner)| *owner),
+        })
     }
 
     /// How many streams are known.

@@ -13,7 +13,7 @@ pub struct Slot(u32);
 
 impl Slot {
     /// No block.
-    pub(super) const NONE: Self = Self(u32::MAX);
+    pub const NONE: Self = Self(u32::MAX);
 
     /// Whether this is no block.
     #[inline]

@@ -221,6 +221,19 @@ pub struct Taken {
     pub owners: OwnerList,
 }
 
+/// A block that was just handed out of one span.
+#[derive(Clone, Copy, Debug)]
+pub struct Single {
+    /// The first address.
+    pub addr: usize,
+    /// The length in bytes: the size asked for, rounded up to the granule.
+    pub len: usize,
+    /// The record of the block, valid as long as the block is live.
+    pub slot: Slot,
+    /// The owner that the span had.
+    pub owner: OwnerId,
+}
+
 /// A block that was just given back.
 #[cfg(test)]
 #[derive(Clone, Debug, PartialEq, Eq)]

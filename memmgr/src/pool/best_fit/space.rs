@@ -11,7 +11,7 @@ use super::pages::Starts;
 use super::runs::{Found, Request, Scratch, best_run};
 use super::{
     ClassId, FreeError, GRANULE, LiveInfo, Owner, OwnerError, OwnerId, RemoveError, SegmentError,
-    SegmentInfo, SpaceStats, Taken, is_alignment, round,
+    SegmentInfo, Single, SpaceStats, Taken, is_alignment, round,
 };
 
 /// A segment. The slot of its first block never changes: a merge keeps the left record, a split as well.
@@ -215,20 +215,25 @@ impl<T: Default> Space<T> {
     }
 
     /// Takes a block as [`Space::allocate`] does, at the alignment that every block has, from one span that is idle or of the
-    /// class `own`; its address, and the owner of the span. `datum` makes from that owner what the block carries.
+    /// class `own`. `datum` makes from that owner what the block carries.
     #[inline]
     pub fn take_single(
         &mut self,
         size: usize,
         own: ClassId,
         datum: impl FnOnce(OwnerId) -> T,
-    ) -> Option<(usize, OwnerId)> {
+    ) -> Option<Single> {
         let size = round(size).filter(|_| self.blocks.has_room(1))?;
         let Entry { addr, slot, .. } = self.best_at_once(size, own)?;
         let owner = self.blocks.owner(slot)?;
         self.take_front(slot, owner, size, datum(owner));
         self.enter(addr, slot, size);
-        Some((addr, owner))
+        Some(Single {
+            addr,
+            len: size,
+            slot,
+            owner,
+        })
     }
 
     /// The smallest span of at least `size` bytes that is idle or of the class `own`; ties by address.

@@ -135,7 +135,7 @@ impl Pool {
     pub fn wait_for_growth_by(&self, by: ThreadId) {
         let mut state = self.state.lock_to_wait();
         while by != thread::current().id() && state.growing == Some(by) {
-            state = state.wait(&self.grown);
+            state = self.state.wait(state, &self.grown);
         }
     }
 }

@@ -277,7 +277,7 @@ fn apply(space: &mut Space<u64>, oracle: &mut Oracle, action: &Action, stamp: u6
             let expected = fits.then(|| oracle.allocate(*size, GRANULE, &classes));
             let taken = space.take_single(*size, *own, |_| stamp);
             assert_eq!(
-                taken.map(|(addr, owner)| (addr, (owner.0 != 0).then_some(owner))),
+                taken.map(|taken| (taken.addr, (taken.owner.0 != 0).then_some(taken.owner))),
                 expected.map(|taken| {
                     let (addr, _, owners) = taken.expect("a span fits");
                     (addr, owners.first().copied())
