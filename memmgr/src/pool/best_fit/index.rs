@@ -229,6 +229,8 @@ impl Nodes {
 pub(super) struct Index {
     top: u32,
     count: usize,
+    /// No span is shorter than this, in bytes.
+    least: usize,
     /// The spans that are too long for the nodes, in order.
     long: Vec<Entry>,
 }
@@ -239,6 +241,7 @@ impl Index {
         Self {
             top: NO_NODE,
             count: 0,
+            least: usize::MAX,
             long: Vec::new(),
         }
     }
@@ -248,10 +251,17 @@ impl Index {
         self.count
     }
 
+    /// A length in bytes that no span is below; [`usize::MAX`] if there are none.
+    #[inline]
+    pub fn least(&self) -> usize {
+        self.least
+    }
+
     /// Adds a span.
     #[inline]
     pub fn insert<T: Default>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>, entry: Entry) {
         self.count = self.count.saturating_add(1);
+        self.least = self.least.min(entry.len);
         let granules = entry.len / GRANULE;
         if granules >= EXACT {
             let place = entry.place_in(&self.long);
@@ -281,6 +291,9 @@ impl Index {
     #[inline]
     pub fn remove<T: Default>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>, entry: Entry) {
         self.count = self.count.saturating_sub(1);
+        if self.count == 0 {
+            self.least = usize::MAX;
+        }
         let granules = entry.len / GRANULE;
         if granules >= EXACT {
             blocks.span_mut(entry.slot).filed = false;

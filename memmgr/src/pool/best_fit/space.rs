@@ -37,6 +37,8 @@ pub(super) struct Recent {
     pub(super) addr: usize,
     /// Its length in bytes; 0 if there is no such span.
     pub(super) len: usize,
+    /// Whether the blocks before and behind it may be free spans with which it has no seam noted.
+    pub(super) seams: (bool, bool),
 }
 
 impl Recent {
@@ -47,6 +49,7 @@ impl Recent {
         class: ClassId::IDLE,
         addr: 0,
         len: 0,
+        seams: (false, false),
     };
 }
 
@@ -254,16 +257,15 @@ impl<T: Default> Space<T> {
             };
         }
         // Against a span that fits exactly, only another such at a lower address wins.
-        let exact = best.len == size;
         let mut consider = |id: ClassId| {
-            let Some(ClassRecord { index }) = self
-                .owners
-                .class(id)
-                .filter(|class| class.index.count() > 0)
-            else {
+            let Some(ClassRecord { index }) = self.owners.class(id) else {
                 return;
             };
-            let found = if exact {
+            // Most classes have no shorter span.
+            if index.least() > best.len {
+                return;
+            }
+            let found = if best.len == size {
                 index.exact(&self.nodes, size)
             } else {
                 index.smallest(&self.nodes, size)
@@ -276,10 +278,10 @@ impl<T: Default> Space<T> {
                 }
             }
         };
-        consider(ClassId::IDLE);
         if own != ClassId::IDLE {
             consider(own);
         }
+        consider(ClassId::IDLE);
         (!best.slot.is_none()).then_some(best)
     }
 

@@ -50,13 +50,18 @@ impl<T: Default> Space<T> {
     /// Takes the first `size` bytes of a span as a live block that carries `datum`; the rest becomes the recent span.
     #[inline]
     pub(super) fn take_front(&mut self, first: Slot, owner: OwnerId, size: usize, datum: T) {
-        if self.recent.slot == first {
+        let was_recent = self.recent.slot == first;
+        let mut behind_is_free = self.recent.seams.1;
+        if was_recent {
             self.recent = Recent::NONE;
         } else {
             self.file_recent();
             self.unfile(first, owner);
         }
         let block = self.blocks.at_mut(first);
+        if !was_recent {
+            behind_is_free = block.seam;
+        }
         let left = block.len.saturating_sub(size);
         block.body = Body::Live(datum);
         block.len = size;
@@ -80,6 +85,7 @@ impl<T: Default> Space<T> {
             class,
             addr: behind,
             len: left,
+            seams: (false, behind_is_free),
         };
         self.splits = self.splits.saturating_add(1);
         if self.starts.are_kept() {
@@ -136,17 +142,22 @@ impl<T: Default> Space<T> {
         let block = self.blocks.at(slot);
         let (prev, next, added) = (block.prev, block.next, block.len);
         let (mut addr, mut len) = (block.addr, block.len);
-        let joins_next = self.blocks.owner(next) == Some(id);
-        let joins_prev = self.blocks.owner(prev) == Some(id);
+        let (after, before) = (self.blocks.owner(next), self.blocks.owner(prev));
+        let (joins_next, joins_prev) = (after == Some(id), before == Some(id));
         let recent = self.recent.slot;
         // A recent span that becomes a part of this one is not filed.
-        let joins_recent = (joins_next && recent == next) || (joins_prev && recent == prev);
-        if !recent.is_none() && !joins_recent {
+        let takes_next = joins_next && recent == next;
+        let takes_prev = joins_prev && recent == prev;
+        let recent_seams = self.recent.seams;
+        if !recent.is_none() && !(takes_next || takes_prev) {
             self.file_recent();
         }
+        let mut seams = (before.is_some(), after.is_some());
         let (mut span, mut spans) = (slot, 1);
         if joins_next {
-            len = len.saturating_add(self.blocks.at(next).len);
+            let behind = self.blocks.at(next);
+            len = len.saturating_add(behind.len);
+            seams.1 = if takes_next { recent_seams.1 } else { behind.seam };
             self.unfile(next, id);
             self.join(slot, next);
             spans -= 1;
@@ -155,6 +166,8 @@ impl<T: Default> Space<T> {
             let before = self.blocks.at(prev);
             addr = before.addr;
             len = len.saturating_add(before.len);
+            // A seam before a span that is filed is noted.
+            seams.0 = takes_prev && recent_seams.0;
             self.unfile(prev, id);
             self.join(prev, slot);
             spans -= 1;
@@ -167,6 +180,7 @@ impl<T: Default> Space<T> {
             class,
             addr,
             len,
+            seams,
         };
         if let Some(record) = self.owners.owner_mut(id) {
             record.spans = record.spans.saturating_add_signed(spans);
@@ -177,10 +191,10 @@ impl<T: Default> Space<T> {
     /// Enters the recent span where free spans are found.
     #[inline]
     pub(super) fn file_recent(&mut self) {
-        let slot = self.recent.slot;
+        let Recent { slot, seams, .. } = self.recent;
         if !slot.is_none() {
             self.recent = Recent::NONE;
-            self.file(slot);
+            self.file(slot, seams);
         }
     }
 
@@ -189,10 +203,12 @@ impl<T: Default> Space<T> {
     /// The index forgets a span at once when it goes. The lists of owners and seams do not: a slot stays there, whatever its
     /// block becomes, until somebody walks the list and finds that it does not belong there, and it is not entered twice. So a
     /// span that comes and goes costs no list anything.
+    ///
+    /// `seams` says whether the blocks before and behind it may be free.
     #[inline]
-    fn file(&mut self, slot: Slot) {
+    fn file(&mut self, slot: Slot, seams: (bool, bool)) {
         let block = self.blocks.at(slot);
-        let (prev, next, listed) = (block.prev, block.next, block.listed);
+        let (prev, listed) = (block.prev, block.listed);
         let entry = Entry {
             len: block.len,
             addr: block.addr,
@@ -209,10 +225,10 @@ impl<T: Default> Space<T> {
         if let Some(class) = self.owners.class_mut(class) {
             class.index.insert(&mut self.nodes, &mut self.blocks, entry);
         }
-        if self.blocks.owner(next).is_some() {
+        if seams.1 {
             self.note_seam(slot);
         }
-        if self.blocks.owner(prev).is_some() {
+        if seams.0 && !prev.is_none() {
             self.note_seam(prev);
         }
     }
@@ -381,7 +397,10 @@ impl<T: Default> Space<T> {
             record.spans = record.spans.saturating_add(1);
             record.bytes = record.bytes.saturating_add(len);
         }
-        self.file(slot);
+        let block = self.blocks.at(slot);
+        let (prev, next) = (block.prev, block.next);
+        let is_free = |slot| self.blocks.owner(slot).is_some();
+        self.file(slot, (is_free(prev), is_free(next)));
     }
 
     /// Takes a free span out of everything that knows free spans. It counts as live until it is attached again.
