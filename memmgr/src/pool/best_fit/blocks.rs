@@ -186,6 +186,13 @@ impl<T: Default> Blocks<T> {
         &self.records
     }
 
+    /// Looks at all records, vacant ones too, to change them.
+    pub fn for_each(&mut self, mut look: impl FnMut(Slot, &mut Block<T>)) {
+        for (number, block) in (0..).zip(&mut self.records) {
+            look(Slot(number), block);
+        }
+    }
+
     /// The number of vacant records.
     pub fn vacant_count(&self) -> usize {
         self.vacant_count

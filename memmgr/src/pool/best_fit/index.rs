@@ -5,14 +5,15 @@
 //! words; nodes exist only where there are spans. Inside a list the spans form a tree by address (a treap: Seidel and Aragon,
 //! "Randomized search trees", 1996, with priorities made from the slot), which is known by its lowest span: the smallest fit
 //! is read off, taking it and putting it back costs the same however many spans have this length.
-//! The few spans that are longer lie in a sorted list.
+//! The few spans that are longer are [`Long`].
 
 use super::GRANULE;
 use super::blocks::{Blocks, Slot};
+use super::long::Long;
 
 /// How many bits, and slots, a node has.
 const WIDTH: usize = 64;
-/// Lengths of at least this many granules (64 MiB) lie in the sorted list.
+/// Lengths of at least this many granules (64 MiB) are long.
 const EXACT: usize = WIDTH * WIDTH * WIDTH;
 /// No node.
 const NO_NODE: u32 = u32::MAX;
@@ -30,19 +31,6 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Length and address as one number, in their order: compared without a jump, which nobody could foresee in a search.
-    #[inline]
-    fn key(&self) -> u128 {
-        (self.len as u128) << 64 | self.addr as u128
-    }
-
-    /// Where the entry is in a sorted list, or belongs.
-    #[inline]
-    fn place_in(&self, sorted: &[Self]) -> usize {
-        let key = self.key();
-        sorted.partition_point(|other| other.key() < key)
-    }
-
     /// A span as it is now.
     #[inline]
     pub fn of<T: Default>(blocks: &Blocks<T>, slot: Slot) -> Self {
@@ -231,8 +219,8 @@ pub(super) struct Index {
     count: usize,
     /// No span is shorter than this, in bytes.
     least: usize,
-    /// The spans that are too long for the nodes, in order.
-    long: Vec<Entry>,
+    /// The spans that are too long for the nodes.
+    long: Long,
 }
 
 impl Index {
@@ -242,7 +230,7 @@ impl Index {
             top: NO_NODE,
             count: 0,
             least: usize::MAX,
-            long: Vec::new(),
+            long: Long::new(),
         }
     }
 
@@ -264,9 +252,7 @@ impl Index {
         self.least = self.least.min(entry.len);
         let granules = entry.len / GRANULE;
         if granules >= EXACT {
-            let place = entry.place_in(&self.long);
-            self.long.insert(place, entry);
-            blocks.span_mut(entry.slot).filed = true;
+            self.long.insert(blocks, entry);
             return;
         }
         if self.top == NO_NODE {
@@ -296,13 +282,7 @@ impl Index {
         }
         let granules = entry.len / GRANULE;
         if granules >= EXACT {
-            blocks.span_mut(entry.slot).filed = false;
-            let place = entry.place_in(&self.long);
-            if self.long.get(place).map(|found| found.slot) == Some(entry.slot) {
-                self.long.remove(place);
-            } else {
-                debug_assert!(false, "a free span is missing in its index");
-            }
+            self.long.remove(blocks, entry);
             return;
         }
         let place = granules % WIDTH;
@@ -323,9 +303,7 @@ impl Index {
     pub fn exact(&self, nodes: &Nodes, len: usize) -> Option<Slot> {
         let granules = len / GRANULE;
         if granules >= EXACT {
-            let place = self.long.partition_point(|entry| entry.len < len);
-            let first = self.long.get(place)?;
-            return (first.len == len).then_some(first.slot);
+            return self.long.exact(len);
         }
         let path = Path::to(granules);
         let middle = nodes.at(self.top).child(path.top)?;
@@ -343,14 +321,7 @@ impl Index {
                 return found;
             }
         }
-        match &*self.long {
-            [] => None,
-            [only] => (only.len >= len).then_some(only.slot),
-            long => {
-                let place = long.partition_point(|entry| entry.len < len);
-                long.get(place).map(|entry| entry.slot)
-            }
-        }
+        self.long.smallest(len).map(|entry| entry.slot)
     }
 
     #[inline]
@@ -389,8 +360,7 @@ impl Index {
     fn after<T: Default>(&self, nodes: &Nodes, blocks: &Blocks<T>, slot: Slot) -> Option<Slot> {
         let entry = Entry::of(blocks, slot);
         if entry.len / GRANULE >= EXACT {
-            let place = self.long.partition_point(|other| *other <= entry);
-            return self.long.get(place).map(|entry| entry.slot);
+            return self.long.after(entry).map(|entry| entry.slot);
         }
         let next = tree::after(blocks, slot);
         if next.is_none() {
@@ -415,8 +385,8 @@ impl Index {
 
     /// The length of the longest span; 0 when there is none.
     pub fn longest<T: Default>(&self, nodes: &Nodes, blocks: &Blocks<T>) -> usize {
-        if let Some(last) = self.long.last() {
-            return last.len;
+        if let Some(longest) = self.long.longest() {
+            return longest;
         }
         let highest = |number: u32| {
             let node = nodes.at(number);

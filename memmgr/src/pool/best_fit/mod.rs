@@ -43,6 +43,7 @@ mod check;
 mod gaps;
 mod index;
 mod live;
+mod long;
 mod owners;
 mod pages;
 mod runs;

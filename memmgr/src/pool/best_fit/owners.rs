@@ -24,6 +24,10 @@ pub(super) struct OwnerRecord {
     pub list: Vec<Slot>,
     /// Which place of the list is looked at next.
     pub next_look: usize,
+    /// How many spans were entered in the list since it was made.
+    pub entered: usize,
+    /// Whether the list is not kept, but made when somebody wants it.
+    pub implied: bool,
 }
 
 /// What is known of a class.
@@ -144,6 +148,8 @@ impl Owners {
                 bytes: 0,
                 list: Vec::new(),
                 next_look: 0,
+                entered: 0,
+                implied: false,
             });
         }
     }

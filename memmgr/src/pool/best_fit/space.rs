@@ -332,6 +332,11 @@ impl<T: Default> Space<T> {
             })
             .collect();
         let usable = |owner: OwnerId| ranks.get(owner.0 as usize).copied().flatten();
+        for (number, rank) in (0..).zip(&ranks) {
+            if rank.is_some() {
+                self.make_list(OwnerId(number));
+            }
+        }
         let mut order: Vec<(u32, OwnerId)> = self
             .owners
             .owners()

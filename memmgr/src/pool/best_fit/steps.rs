@@ -157,7 +157,11 @@ impl<T: Default> Space<T> {
         if joins_next {
             let behind = self.blocks.at(next);
             len = len.saturating_add(behind.len);
-            seams.1 = if takes_next { recent_seams.1 } else { behind.seam };
+            seams.1 = if takes_next {
+                recent_seams.1
+            } else {
+                behind.seam
+            };
             self.unfile(next, id);
             self.join(slot, next);
             spans -= 1;
@@ -234,11 +238,21 @@ impl<T: Default> Space<T> {
     }
 
     /// Enters a slot into its owner's list. A list with many slots that do not belong there any more loses a few with each
-    /// that comes.
+    /// that comes. One into which more have come than there are records is not kept any more: to make it when it is wanted costs
+    /// less.
     fn list(&mut self, slot: Slot, owner: OwnerId) {
+        let slots = self.blocks.slots();
         let Some(record) = self.owners.owner_mut(owner) else {
             return;
         };
+        record.entered = record.entered.saturating_add(1);
+        if record.implied || record.entered > slots.max(LOOSE) {
+            record.implied = true;
+            record.list.clear();
+            // It need not come here again.
+            self.blocks.at_mut(slot).listed = owner.0;
+            return;
+        }
         let loose = record
             .spans
             .saturating_add(record.spans / 4)
@@ -300,8 +314,30 @@ impl<T: Default> Space<T> {
         }
     }
 
+    /// Makes the list of an owner's spans, but for the recent one, if it is not kept.
+    pub(super) fn make_list(&mut self, owner: OwnerId) {
+        let Some(record) = self.owners.owner_mut(owner).filter(|owner| owner.implied) else {
+            return;
+        };
+        (record.implied, record.entered, record.next_look) = (false, 0, 0);
+        let list = &mut record.list;
+        self.blocks.for_each(|slot, block| {
+            if block.listed == owner.0 {
+                block.listed = Block::<T>::UNLISTED;
+            }
+            if let Body::Free(span) = &block.body
+                && span.owner == owner
+                && span.filed
+            {
+                block.listed = owner.0;
+                list.push(slot);
+            }
+        });
+    }
+
     /// Takes a span of an owner that has some, but for the recent one, from its list; it stays free and filed.
     pub(super) fn pop_span(&mut self, owner: OwnerId) -> Option<Slot> {
+        self.make_list(owner);
         let record = self.owners.owner_mut(owner)?;
         while let Some(slot) = record.list.pop() {
             let block = self.blocks.at_mut(slot);
