@@ -49,7 +49,7 @@ enum Case {
     HolesInTurns(usize),
 }
 
-const CASES: [Case; 13] = [
+const CASES: [Case; 12] = [
     Case::Hot,
     Case::Turns,
     Case::Guard,
@@ -58,7 +58,6 @@ const CASES: [Case; 13] = [
     Case::Random(few(1)),
     Case::Random(many(1)),
     Case::Random(few(64)),
-    Case::Random(few(1024)),
     Case::Holes(16),
     Case::Holes(4096),
     Case::HolesInTurns(16),

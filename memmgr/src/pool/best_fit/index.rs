@@ -409,9 +409,7 @@ mod tree {
     pub fn insert<T: Default>(blocks: &mut Blocks<T>, head: Slot, entry: Entry) -> Slot {
         let (addr, new) = (entry.addr, entry.slot);
         if addr < blocks.at(head).addr {
-            blocks.span_mut(head).left = new;
-            blocks.span_mut(new).parent = head;
-            raise(blocks, new);
+            hang(blocks, new, head, true);
             return new;
         }
         // Up, along spans that nothing lies below on the left, then down.
@@ -425,21 +423,51 @@ mod tree {
         }
         loop {
             let left = addr < blocks.at(above).addr;
-            let span = blocks.span_mut(above);
-            let below = if left {
-                &mut span.left
-            } else {
-                &mut span.right
-            };
+            let span = blocks.span(above);
+            let below = if left { span.left } else { span.right };
             if below.is_none() {
-                *below = new;
-                blocks.span_mut(new).parent = above;
+                hang(blocks, new, above, left);
+                return head;
+            }
+            above = below;
+        }
+    }
+
+    /// Hangs a span, which is in no tree, below another, on a side where nothing is yet, and rotates it up until the one above has
+    /// a higher priority.
+    fn hang<T: Default>(blocks: &mut Blocks<T>, new: Slot, above: Slot, left: bool) {
+        let (mut above, mut left) = (above, left);
+        let mut below = (Slot::NONE, Slot::NONE);
+        while above.priority() <= new.priority() {
+            let span = blocks.span_mut(above);
+            let top = std::mem::replace(&mut span.parent, new);
+            let moved = if left {
+                span.left = std::mem::replace(&mut below.1, above);
+                span.left
+            } else {
+                span.right = std::mem::replace(&mut below.0, above);
+                span.right
+            };
+            if !moved.is_none() {
+                blocks.span_mut(moved).parent = above;
+            }
+            if top.is_none() {
+                above = top;
                 break;
             }
-            above = *below;
+            left = blocks.span(top).left == above;
+            above = top;
         }
-        raise(blocks, new);
-        head
+        if !above.is_none() {
+            let span = blocks.span_mut(above);
+            if left {
+                span.left = new;
+            } else {
+                span.right = new;
+            }
+        }
+        let span = blocks.span_mut(new);
+        (span.left, span.right, span.parent) = (below.0, below.1, above);
     }
 
     /// Takes a span out of the tree whose lowest span is `head`, and which has others; the lowest one now.
@@ -497,41 +525,6 @@ mod tree {
                 return slot;
             }
             slot = left;
-        }
-    }
-
-    /// Rotates a span up until the one above has a higher priority.
-    fn raise<T: Default>(blocks: &mut Blocks<T>, slot: Slot) {
-        loop {
-            let parent = blocks.span(slot).parent;
-            if parent.is_none() || parent.priority() > slot.priority() {
-                return;
-            }
-            let above = *blocks.span(parent);
-            let moved = if above.left == slot {
-                let span = blocks.span_mut(slot);
-                let moved = std::mem::replace(&mut span.right, parent);
-                blocks.span_mut(parent).left = moved;
-                moved
-            } else {
-                let span = blocks.span_mut(slot);
-                let moved = std::mem::replace(&mut span.left, parent);
-                blocks.span_mut(parent).right = moved;
-                moved
-            };
-            if !moved.is_none() {
-                blocks.span_mut(moved).parent = parent;
-            }
-            blocks.span_mut(parent).parent = slot;
-            blocks.span_mut(slot).parent = above.parent;
-            if !above.parent.is_none() {
-                let top = blocks.span_mut(above.parent);
-                if top.left == parent {
-                    top.left = slot;
-                } else {
-                    top.right = slot;
-                }
-            }
         }
     }
 
