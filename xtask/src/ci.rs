@@ -1,7 +1,9 @@
 //! `cargo xtask ci`: every check of the project, step by step, with times.
 
 use crate::{
-    asan, bindings, capi, conformance, facts, headers, instructions, model,
+    asan, bindings, capi, conformance, facts, headers, instructions,
+    jobs::{self, Outcome},
+    model, package,
     shell::{self, Result, cargo, root, run_quietly, say, shown},
     test, toolchain,
 };
@@ -24,128 +26,164 @@ pub struct Arguments {
     /// All but these steps
     #[arg(long, value_name = "STEP")]
     skip: Vec<String>,
+    /// How many steps run at once
+    #[arg(long, value_name = "N", default_value_t = JOBS)]
+    jobs: usize,
+    /// Run this step alone, without a table: how several are run at once
+    #[arg(long, value_name = "STEP", hide = true)]
+    step: Option<String>,
     /// Print the names of the steps
     #[arg(long)]
     list: bool,
 }
 
-/// One step: its name, what it shows, and the function.
-struct Step {
-    name: &'static str,
-    about: &'static str,
-    run: fn() -> Result,
+/// One step: its name, what it shows, the folder of cargo's that it builds in, and the function.
+pub struct Step {
+    pub name: &'static str,
+    pub about: &'static str,
+    /// Below the folder of all builds. Steps that build in one folder take turns.
+    pub folder: &'static str,
+    pub run: fn() -> Result,
 }
 
-const STEPS: [Step; 22] = [
+/// A step that runs before the others, beside none.
+const ALONE: &str = "";
+
+/// Two steps at once keep two cores busy: many of them wait, or build one large crate.
+const JOBS: usize = 2;
+
+static STEPS: [Step; 22] = [
     Step {
         name: "links",
         about: "the links in the tree are links",
+        folder: ALONE,
         run: links,
     },
     Step {
         name: "doc-links",
         about: "links in the documents lead to files",
+        folder: ALONE,
         run: crate::links::check,
     },
     Step {
         name: "format",
         about: "cargo fmt changes nothing",
+        folder: ALONE,
         run: format,
     },
     Step {
         name: "test",
         about: "all tests, on the simulator",
+        folder: ALONE,
         run: tests,
     },
     Step {
         name: "test-malloc",
         about: "the suite, device memory by cudaMalloc",
+        folder: "debug",
         run: suite_on_segments,
     },
     Step {
         name: "model",
         about: "what threads share, model checked",
+        folder: "model",
         run: model_check,
     },
     Step {
         name: "asan",
         about: "the simulator, AddressSanitizer",
+        folder: "asan",
         run: sanitize,
     },
     Step {
         name: "instructions",
         about: "an operation is within its budget",
+        folder: "release",
         run: count_instructions,
     },
     Step {
         name: "clippy-sim",
         about: "no lint, simulator",
+        folder: "debug",
         run: clippy_sim,
     },
     Step {
         name: "doc",
         about: "documentation without a warning",
+        folder: "debug",
         run: documentation,
     },
     Step {
         name: "staticlib",
         about: "a C program on the simulator",
+        folder: "debug",
         run: static_library,
     },
     Step {
         name: "c-interface",
         about: "libmemmgr from C and C++",
+        folder: "asan",
         run: capi::check,
     },
     Step {
         name: "torch-viewer",
         about: "PyTorch's viewer opens snapshots",
+        folder: "debug",
         run: torch_viewer,
     },
     Step {
         name: "tools",
         about: "what tools are told: NVTX, tracing",
+        folder: "debug",
         run: tools,
     },
     Step {
         name: "conformance",
         about: "the tables of facts are current",
+        folder: "debug",
         run: check_tables,
     },
     Step {
         name: "facts",
         about: "C++ programs print what an H200 printed",
+        folder: "release",
         run: facts,
     },
     Step {
         name: "bindings",
         about: "the checked-in bindings are current",
+        folder: "debug",
         run: check_bindings,
     },
     Step {
         name: "clippy-static",
         about: "no lint, CUDA 13.0, static",
+        folder: "debug",
         run: clippy_static,
     },
     Step {
         name: "clippy-dynamic",
         about: "no lint, CUDA 13.0, shared",
+        folder: "debug",
         run: clippy_dynamic,
     },
     Step {
         name: "real-headers",
         about: "builds and links on 12.9 and 13.0",
+        folder: "debug",
         run: real_headers,
     },
     Step {
         name: "dynamic",
         about: "starts with libcudart.so",
+        folder: "debug",
         run: dynamic,
     },
     Step {
         name: "package",
         about: "cargo package builds every crate",
-        run: package,
+        folder: "package",
+        run: package::check,
     },
 ];
 
@@ -157,15 +195,11 @@ pub fn run(arguments: &Arguments) -> Result {
         }
         return Ok(());
     }
-    if let Some(unknown) = arguments
-        .only
-        .iter()
-        .chain(&arguments.skip)
-        .find(|name| !STEPS.iter().any(|step| step.name == *name))
-    {
-        return Err(format!(
-            "there is no step `{unknown}`; `cargo xtask ci --list` names them"
-        ));
+    if let Some(name) = &arguments.step {
+        return (named(name)?.run)();
+    }
+    for name in arguments.only.iter().chain(&arguments.skip) {
+        named(name)?;
     }
     let wanted = |step: &&Step| {
         let named = |names: &[String]| names.iter().any(|name| name == step.name);
@@ -175,20 +209,42 @@ pub fn run(arguments: &Arguments) -> Result {
             named(&arguments.only)
         }
     };
-    let mut results: Vec<(&Step, Duration, Result)> = Vec::new();
-    for step in STEPS.iter().filter(wanted) {
-        say(format!("\n== {}: {}", step.name, step.about));
-        let start = Instant::now();
-        let result = (step.run)();
-        if let Err(error) = &result {
-            say(format!("error: {error}"));
-        }
-        results.push((step, start.elapsed(), result));
+    let start = Instant::now();
+    let (mut first, mut others): (Vec<&Step>, Vec<&Step>) = STEPS
+        .iter()
+        .filter(wanted)
+        .partition(|step| step.folder == ALONE);
+    if arguments.jobs == 1 || others.len() == 1 {
+        first.append(&mut others);
     }
+    let mut outcomes = jobs::run(first, 1, |step| {
+        say(format!("\n== {}: {}", step.name, step.about));
+        (step.run)().inspect_err(|error| say(format!("error: {error}")))
+    });
+    if !others.is_empty() {
+        // What several of them need is fetched once.
+        toolchain::ensure(&toolchain::CUDA[0])?;
+        let program = jobs::copy_of_this()?;
+        outcomes.extend(jobs::run(others, arguments.jobs, |step| {
+            jobs::apart(&program, step)
+        }));
+    }
+    report(&outcomes, start.elapsed())
+}
+
+/// The step of this name.
+fn named(name: &str) -> Result<&'static Step> {
+    STEPS
+        .iter()
+        .find(|step| step.name == name)
+        .ok_or_else(|| format!("there is no step `{name}`; `cargo xtask ci --list` names them"))
+}
+
+/// Prints a table of what came of the steps; an error if one has failed.
+fn report(outcomes: &[Outcome], total: Duration) -> Result {
     say("");
-    let mut total = Duration::ZERO;
-    for (step, time, result) in &results {
-        total += *time;
+    for outcome in outcomes {
+        let Outcome { step, result, .. } = outcome;
         let verdict = match result {
             Ok(()) if step.name == "facts" && !facts::present() => "skipped",
             Ok(()) if step.name == "instructions" && instructions::impossible().is_some() => {
@@ -199,18 +255,18 @@ pub fn run(arguments: &Arguments) -> Result {
         };
         say(format!(
             "{verdict:<7} {:>6.1} s  {:<15} {}",
-            time.as_secs_f64(),
+            outcome.time.as_secs_f64(),
             step.name,
             step.about
         ));
     }
-    let failed = results
+    let failed = outcomes
         .iter()
-        .filter(|(_, _, result)| result.is_err())
+        .filter(|outcome| outcome.result.is_err())
         .count();
     say(format!(
         "{} steps, {failed} failed, {:.0} s",
-        results.len(),
+        outcomes.len(),
         total.as_secs_f64()
     ));
     if failed == 0 {
@@ -267,7 +323,7 @@ fn tests() -> Result {
 
 /// What tests use by default is virtual memory.
 fn suite_on_segments() -> Result {
-    let mut suite = cargo(["test", "-p", "memmgr-tests", "--test", "suite"]);
+    let mut suite = test::of_one("suite");
     run_quietly(suite.env("MEMMGR_DEVICE_SOURCE", "malloc")).map(drop)
 }
 
@@ -370,7 +426,7 @@ fn dynamic() -> Result {
 /// The viewer is PyTorch's own.
 fn torch_viewer() -> Result {
     let script = toolchain::ensure_torch_viewer()?;
-    let mut viewer = cargo(["test", "-p", "memmgr-tests", "--test", "snapshot"]);
+    let mut viewer = test::of_one("snapshot");
     run_quietly(viewer.env("MEMMGR_TORCH_VIZ", script)).map(drop)
 }
 
@@ -422,69 +478,4 @@ fn check_tables() -> Result {
 /// Where the programs lie beside the checkout; skipped elsewhere.
 fn facts() -> Result {
     facts::run(&parse(&["--if-present"])?)
-}
-
-/// The crates that `cargo package` builds.
-const PUBLISHED: [&str; 4] = ["cuda-sys", "cudart-sim", "memmgr", "memmgr-cli"];
-
-fn package() -> Result {
-    forget_unpacked_crates()?;
-    let mut command = cargo(["package", "--workspace", "--quiet"]);
-    // In a clean checkout, as on the machine that checks, the packages must be exactly what is committed.
-    let changes = run_quietly(
-        Command::new("git")
-            .args(["status", "--porcelain"])
-            .current_dir(root()),
-    );
-    if changes.is_ok_and(|changes| !changes.trim().is_empty()) {
-        say("package: there are changes that are not committed; packaging them too");
-        command.arg("--allow-dirty");
-    }
-    command.env("CUDA_PATH", toolkit()?);
-    shell::run(command.env("LIBCLANG_PATH", toolchain::find_libclang()?))
-}
-
-/// Removes what an earlier run left of our crates in cargo's home.
-///
-/// `cargo package --workspace` verifies against a registry of its own in `target/package`. Cargo unpacks what comes from
-/// there under its home, keyed by that folder's path and the version, and never unpacks it again: without this, a checkout at
-/// a path that has been checked before is verified against the crates of then.
-fn forget_unpacked_crates() -> Result {
-    let home = std::env::var_os("CARGO_HOME")
-        .map(PathBuf::from)
-        .or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")));
-    let Some(home) = home else { return Ok(()) };
-    for kind in ["src", "cache"] {
-        // A registry in a folder has no host, and its name begins with the dash that would follow the host.
-        for registry in entries(&home.join("registry").join(kind), |name| {
-            name.starts_with('-')
-        }) {
-            for unpacked in entries(&registry, |name| {
-                PUBLISHED.iter().any(|ours| {
-                    name.strip_prefix(ours)
-                        .and_then(|rest| rest.strip_prefix('-'))
-                        .is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
-                })
-            }) {
-                let removed = if unpacked.is_dir() {
-                    fs::remove_dir_all(&unpacked)
-                } else {
-                    fs::remove_file(&unpacked)
-                };
-                removed.map_err(|error| format!("{}: {error}", unpacked.display()))?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The entries of `folder` whose name is `wanted`; none where there is no such folder.
-fn entries(folder: &Path, wanted: impl Fn(&str) -> bool) -> Vec<PathBuf> {
-    let Ok(read) = fs::read_dir(folder) else {
-        return Vec::new();
-    };
-    read.flatten()
-        .filter(|entry| entry.file_name().to_str().is_some_and(&wanted))
-        .map(|entry| entry.path())
-        .collect()
 }

@@ -15,10 +15,13 @@ mod expected;
 mod facts;
 mod headers;
 mod instructions;
+mod jobs;
 #[allow(dead_code)]
 mod libclang;
 mod links;
 mod model;
+mod package;
+mod programs;
 mod shell;
 mod test;
 mod toolchain;

@@ -1,7 +1,8 @@
 //! `cargo xtask test`: the tests on the simulated runtime, with a summary.
 
 use crate::{
-    shell::{self, BACKEND, Result, announce, cargo, run_lines, say},
+    programs,
+    shell::{BACKEND, Result, announce, cargo, say},
     toolchain,
 };
 use std::{process::Command, time::Instant};
@@ -101,31 +102,36 @@ pub fn run(arguments: &Arguments) -> Result {
     let filter = arguments.filter.as_deref();
     // Built apart, so that a build that fails does not look like tests that fail.
     let selection = if arguments.full { &SLOW[..] } else { &[] };
-    shell::run(command(selection, filter).arg("--no-run"))
+    let built = programs::built(command(selection, filter).arg("--no-run"))
         .map_err(|e| format!("the build failed, so no test ran: {e}"))?;
-    let mut commands = vec![command(selection, filter)];
+    let mut words: Vec<String> = filter.iter().map(ToString::to_string).collect();
+    words.push("--show-output".to_string());
+    // Examples in the documentation that are marked `ignore` do not compile: they are not asked for.
+    let mut examples = command(&["--doc"], filter);
+    examples.args(["--", "--show-output"]);
     if arguments.full {
-        // Examples in the documentation that are marked `ignore` do not compile, so they are asked for apart.
-        commands.push(command(&["--doc"], filter));
+        words.push("--include-ignored".to_string());
     }
-    for (at, command) in commands.iter_mut().enumerate() {
-        command.args(["--", "--show-output"]);
-        if arguments.full && at == 0 {
-            command.arg("--include-ignored");
-            if std::env::var_os(PROGRAM_SECONDS).is_none() {
-                command.env(PROGRAM_SECONDS, "600");
-            }
+    let mut commands = vec![("examples in the documentation".to_string(), examples)];
+    commands.extend(built.iter().map(|program| {
+        let mut command = program.command(&words);
+        if arguments.full && std::env::var_os(PROGRAM_SECONDS).is_none() {
+            command.env(PROGRAM_SECONDS, "600");
         }
-    }
-    let mut result = Ok(());
-    for command in &mut commands {
-        let ran = run_lines(command, |line| {
+        (program.name().to_string(), command)
+    }));
+    let at_once = std::thread::available_parallelism().map_or(1, usize::from);
+    let failed = programs::run(commands, at_once, |lines| {
+        for line in lines {
             if counts.read(line) {
                 println!("{line}");
             }
-        });
-        result = result.and(ran);
-    }
+        }
+    });
+    let result = match failed.is_empty() {
+        true => Ok(()),
+        false => Err(format!("tests failed in {}", failed.join(", "))),
+    };
     say("");
     for name in &counts.failures {
         say(format!("failed: {name}"));
@@ -153,6 +159,12 @@ pub fn run(arguments: &Arguments) -> Result {
 
 /// With the slow tests: all but the examples in the documentation.
 const SLOW: [&str; 3] = ["--lib", "--bins", "--tests"];
+
+/// `cargo test` of one program of the suite, as it is built for [`run`]: chosen by package, it would be built anew, and with it
+/// the crates that it needs, since their features would be others.
+pub fn of_one(program: &str) -> Command {
+    command(&["--test", program], None)
+}
 
 /// `cargo test` of the workspace, of these targets, and of tests whose name contains the filter.
 fn command(selection: &[&str], filter: Option<&str>) -> Command {
