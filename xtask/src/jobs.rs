@@ -1,9 +1,9 @@
 //! Steps of `cargo xtask ci`, several at once: each is a process of its own, so that what one prints stays together.
 
 use crate::{
-    ci::Step,
     model::build_folder,
     shell::{Result, say, shown},
+    steps::Step,
 };
 use std::{
     env, fs, io,
@@ -139,7 +139,7 @@ pub fn copy_of_this() -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::run;
-    use crate::ci::Step;
+    use crate::steps::Step;
     use std::{
         sync::atomic::{AtomicUsize, Ordering::SeqCst},
         thread::sleep,

@@ -23,6 +23,7 @@ mod model;
 mod package;
 mod programs;
 mod shell;
+mod steps;
 mod test;
 mod toolchain;
 

@@ -1,6 +1,7 @@
 //! The packages as `cargo package` makes and builds them: a step of `cargo xtask ci`.
 
 use crate::{
+    model::all_builds,
     shell::{self, Result, cargo, root, run_quietly, say},
     toolchain,
 };
@@ -27,6 +28,8 @@ pub fn check() -> Result {
         say("package: there are changes that are not committed; packaging them too");
         command.arg("--allow-dirty");
     }
+    // Otherwise each package would be built in a folder of its own, with all that it needs.
+    command.env("CARGO_TARGET_DIR", all_builds());
     let cuda = &toolchain::CUDA[0];
     toolchain::ensure(cuda)?;
     command.env("CUDA_PATH", cuda.folder());

@@ -2,10 +2,10 @@
 
 use crate::{
     programs,
-    shell::{BACKEND, Result, announce, cargo, say},
+    shell::{BACKEND, Result, announce, cargo, root, say},
     toolchain,
 };
-use std::{process::Command, time::Instant};
+use std::{fs, process::Command, time::Instant};
 
 /// Run all tests on the simulated CUDA runtime; needs no GPU
 ///
@@ -21,7 +21,7 @@ pub struct Arguments {
 }
 
 /// The tests of the program run it on the simulated runtime, for which it has a feature of its own.
-const SIMULATED_PROGRAM: &str = "--features=memmgr-cli/sim";
+pub const SIMULATED_PROGRAM: &str = "--features=memmgr-cli/sim";
 
 /// For how long `tests/tests/random` goes on.
 const PROGRAM_SECONDS: &str = "MEMMGR_PROGRAM_SECONDS";
@@ -159,6 +159,18 @@ pub fn run(arguments: &Arguments) -> Result {
 
 /// With the slow tests: all but the examples in the documentation.
 const SLOW: [&str; 3] = ["--lib", "--bins", "--tests"];
+
+/// The names of the test programs in a package's folder `tests`, for cargo.
+pub fn programs_of(package: &str) -> Result<Vec<String>> {
+    let folder = root().join(package).join("tests");
+    let entries = fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut names: Vec<String> = entries
+        .flatten()
+        .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".rs")?.to_string()))
+        .collect();
+    names.sort();
+    Ok(names)
+}
 
 /// `cargo test` of one program of the suite, as it is built for [`run`]: chosen by package, it would be built anew, and with it
 /// the crates that it needs, since their features would be others.
