@@ -2,7 +2,6 @@
 
 use crate::{
     discover,
-    headers::REAL,
     shell::{Result, cargo, cargo_messages, root, say, shown},
     toolchain,
 };
@@ -63,7 +62,7 @@ pub fn run(arguments: &Arguments) -> Result {
 
 /// Builds cuda-sys and returns the file that its build script made. Without a toolkit's folder, the environment decides.
 fn generated(toolkit: Option<&Path>) -> Result<PathBuf> {
-    let mut build = cargo([&["build", "--quiet"], &REAL[..]].concat());
+    let mut build = cargo(["build", "--quiet", "-p", "cuda-sys"]);
     if let Some(folder) = toolkit {
         build.env("CUDA_PATH", folder);
     }

@@ -15,8 +15,8 @@ pub struct Arguments {
     cuda: Option<String>,
 }
 
-/// The crates that exist in a form without the simulator. They are built together, also where one is enough: chosen alone, each
-/// would have other features in the crates that it needs, which would be built anew.
+/// The crates that exist in a form without the simulator. They are built together: chosen alone, each would have other features
+/// in the crates that it needs, which would be built anew.
 pub const REAL: [&str; 6] = ["-p", "cuda-sys", "-p", "memmgr", "-p", "memmgr-cli"];
 
 /// Runs the command.
