@@ -26,7 +26,8 @@ pub struct Step {
 /// A step that runs before the others, beside none.
 pub const ALONE: &str = "";
 
-/// All of them, in the order in which they begin.
+/// All of them. Each begins as soon as its folder is free: those of the folder with most steps come first, since they take turns,
+/// then long ones before short ones.
 pub static STEPS: [Step; 22] = [
     Step {
         name: "links",
@@ -59,24 +60,6 @@ pub static STEPS: [Step; 22] = [
         run: suite_on_segments,
     },
     Step {
-        name: "model",
-        about: "what threads share, model checked",
-        folder: "model",
-        run: model_check,
-    },
-    Step {
-        name: "asan",
-        about: "the simulator, AddressSanitizer",
-        folder: "asan",
-        run: sanitize,
-    },
-    Step {
-        name: "instructions",
-        about: "an operation is within its budget",
-        folder: "release",
-        run: count_instructions,
-    },
-    Step {
         name: "clippy-sim",
         about: "no lint, simulator",
         folder: "debug",
@@ -95,12 +78,6 @@ pub static STEPS: [Step; 22] = [
         run: static_library,
     },
     Step {
-        name: "c-interface",
-        about: "libmemmgr from C and C++",
-        folder: "asan",
-        run: capi::check,
-    },
-    Step {
         name: "torch-viewer",
         about: "PyTorch's viewer opens snapshots",
         folder: "debug",
@@ -117,12 +94,6 @@ pub static STEPS: [Step; 22] = [
         about: "the tables of facts are current",
         folder: "debug",
         run: check_tables,
-    },
-    Step {
-        name: "facts",
-        about: "C++ programs print what an H200 printed",
-        folder: "release",
-        run: facts,
     },
     Step {
         name: "bindings",
@@ -159,6 +130,36 @@ pub static STEPS: [Step; 22] = [
         about: "cargo package builds every crate",
         folder: "debug",
         run: package::check,
+    },
+    Step {
+        name: "model",
+        about: "what threads share, model checked",
+        folder: "model",
+        run: model_check,
+    },
+    Step {
+        name: "c-interface",
+        about: "libmemmgr from C and C++",
+        folder: "asan",
+        run: capi::check,
+    },
+    Step {
+        name: "instructions",
+        about: "an operation is within its budget",
+        folder: "release",
+        run: count_instructions,
+    },
+    Step {
+        name: "asan",
+        about: "the simulator, AddressSanitizer",
+        folder: "asan",
+        run: sanitize,
+    },
+    Step {
+        name: "facts",
+        about: "C++ programs print what an H200 printed",
+        folder: "release",
+        run: facts,
     },
 ];
 
