@@ -5,7 +5,7 @@ use crate::{
     shell::{BACKEND, Result, announce, cargo, root, say},
     toolchain,
 };
-use std::{fs, process::Command, time::Instant};
+use std::{fs, process::Command, thread, time::Instant};
 
 /// Run all tests on the simulated CUDA runtime; needs no GPU
 ///
@@ -25,6 +25,9 @@ pub const SIMULATED_PROGRAM: &str = "--features=memmgr-cli/sim";
 
 /// For how long `tests/tests/random` goes on.
 const PROGRAM_SECONDS: &str = "MEMMGR_PROGRAM_SECONDS";
+
+/// How many test programs run at once at most, each with as many threads as there are cores: some of them measure time.
+const AT_ONCE: usize = 4;
 
 /// What test programs reported.
 #[derive(Default)]
@@ -120,8 +123,8 @@ pub fn run(arguments: &Arguments) -> Result {
         }
         (program.name().to_string(), command)
     }));
-    let at_once = std::thread::available_parallelism().map_or(1, usize::from);
-    let failed = programs::run(commands, at_once, |lines| {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let failed = programs::run(commands, cores.min(AT_ONCE), |lines| {
         for line in lines {
             if counts.read(line) {
                 println!("{line}");
