@@ -135,6 +135,7 @@ pub fn run(arguments: &Arguments) -> Result {
         true => Ok(()),
         false => Err(format!("tests failed in {}", failed.join(", "))),
     };
+    let result = result.and(all_reported(counts.programs, built.len()));
     say("");
     for name in &counts.failures {
         say(format!("failed: {name}"));
@@ -158,6 +159,19 @@ pub fn run(arguments: &Arguments) -> Result {
         ));
     }
     result
+}
+
+/// Fails if there was nothing to run, or a program has ended without a report and without a failure.
+fn all_reported(reports: usize, programs: usize) -> Result {
+    if programs == 0 {
+        return Err("cargo built no test program".to_string());
+    }
+    if reports < programs {
+        return Err(format!(
+            "{programs} test programs ran, and only {reports} reported: one has ended early; the output above says which"
+        ));
+    }
+    Ok(())
 }
 
 /// With the slow tests: all but the examples in the documentation.
@@ -190,7 +204,7 @@ fn command(selection: &[&str], filter: Option<&str>) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use super::Counts;
+    use super::{Counts, all_reported};
 
     #[test]
     fn results_of_several_programs_are_added() {
@@ -208,6 +222,12 @@ mod tests {
             (2, 7, 1, 2)
         );
         assert_eq!(counts.failures, ["a::b"]);
+    }
+
+    #[test]
+    fn a_program_without_a_report_is_a_failure() {
+        assert_eq!(all_reported(3, 2), Ok(()), "examples report too");
+        assert!(all_reported(1, 2).is_err() && all_reported(0, 0).is_err());
     }
 
     #[test]
