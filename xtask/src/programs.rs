@@ -55,13 +55,13 @@ impl Program {
     }
 }
 
-/// Runs commands, so many at once, in this order; hands what each has printed to `read` when it ends.
+/// Runs commands, so many at once, in this order. When one has ended, its name and what it has printed go to `read`.
 ///
 /// All are run, also after one that fails. The names of those that failed.
 pub fn run(
     commands: Vec<(String, Command)>,
     at_once: usize,
-    mut read: impl FnMut(&[String]),
+    mut read: impl FnMut(&str, &[String]),
 ) -> Vec<String> {
     let waiting = Mutex::new(VecDeque::from(commands));
     let next = || {
@@ -86,7 +86,7 @@ pub fn run(
         }
         drop(ended);
         for (name, lines, result) in all {
-            read(&lines);
+            read(&name, &lines);
             if let Err(error) = result {
                 say(format!("error: {error}"));
                 failed.push(name);
@@ -116,7 +116,7 @@ mod tests {
             shell("killed", "kill -9 $$"),
         ];
         let mut printed = Vec::new();
-        let mut failed = run(commands, 2, |lines| printed.push(lines.join(" ")));
+        let mut failed = run(commands, 2, |_, lines| printed.push(lines.join(" ")));
         failed.sort();
         printed.sort();
         assert_eq!(failed, ["killed", "slow"]);
@@ -134,7 +134,7 @@ mod tests {
             )
         };
         let commands = vec![shell("a", &met("a", "b")), shell("b", &met("b", "a"))];
-        let failed = run(commands, 2, |_| {});
+        let failed = run(commands, 2, |_, _| {});
         let _ = std::fs::remove_dir_all(&room);
         assert!(failed.is_empty(), "{failed:?}");
     }
