@@ -3,7 +3,7 @@
 use crate::{
     model::build_folder,
     shell::{self, Result, root, run_quietly, say},
-    toolchain,
+    test, toolchain,
 };
 use clap::Args;
 use std::{
@@ -112,17 +112,9 @@ pub fn run(arguments: &Arguments) -> Result {
 
 /// The tests written in Rust, but for those that measure, that are large, or that are about code without `unsafe`.
 fn test_programs() -> Result<Vec<String>> {
-    let folder = root().join("cudart-sim/tests");
-    let entries = fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let mut names: Vec<String> = entries
-        .flatten()
-        .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".rs")?.to_string()))
-        .filter(|name| {
-            let left_out = ["ordering", "c_program", "load", "leftovers"];
-            !left_out.iter().any(|start| name.starts_with(start))
-        })
-        .collect();
-    names.sort();
+    let left_out = ["ordering", "c_program", "load", "leftovers"];
+    let mut names = test::programs_of("cudart-sim")?;
+    names.retain(|name| !left_out.iter().any(|start| name.starts_with(start)));
     Ok(names)
 }
 

@@ -3,9 +3,10 @@
 
 use crate::{
     asan, consumer,
+    headers::REAL,
     model::build_folder,
     shell::{self, Result, cargo, root, run_quietly, say, shown},
-    toolchain,
+    test, toolchain,
 };
 use clap::Args;
 use std::{
@@ -161,12 +162,14 @@ pub fn check() -> Result {
     let cuda = &toolchain::CUDA[0];
     toolchain::ensure(cuda)?;
     say("c-interface: the tests, with CUDA's headers");
-    shell::run(
-        cargo(["test", "--quiet", "-p", "memmgr-capi", "--features", "sim"]).env(
-            "MEMMGR_CUDA_INCLUDE",
-            cuda.folder().join("nvidia/cu13/include"),
-        ),
-    )?;
+    // With the features of the whole workspace, so that what it needs is there already.
+    let mut tests = cargo(["test", "--quiet", "--workspace", test::SIMULATED_PROGRAM]);
+    tests.args(["--features", "memmgr-capi/sim"]);
+    for name in test::programs_of("memmgr-capi")? {
+        tests.args(["--test", &name]);
+    }
+    let include = cuda.folder().join("nvidia/cu13/include");
+    shell::run(tests.env("MEMMGR_CUDA_INCLUDE", include))?;
     say("c-interface: an installation, and programs that are linked with it");
     let prefix = build_folder("c-interface");
     let _ = fs::remove_dir_all(&prefix);
@@ -333,16 +336,30 @@ fn program(prefix: &Path, statically: bool) -> Result<PathBuf> {
 /// The library for GPUs exports names of its own alone, and says its name.
 fn exported_names(cuda: &Path) -> Result {
     say("c-interface: the names that the library for GPUs exports");
-    let mut build = cargo(["build", "--quiet", "-p", "memmgr-capi", "--target-dir"]);
-    // Not where the simulated one lies, which has the same name.
-    build
-        .arg(build_folder("c-names"))
-        .env("CUDA_PATH", cuda.join("nvidia/cu13"));
+    // Beside the other crates for GPUs, with which it shares all that it needs.
+    let mut build = cargo([&["build", "--quiet", "-p", "memmgr-capi"], &REAL[..]].concat());
+    build.env("CUDA_PATH", cuda);
+    // The simulated one has the same name there, and cargo does not notice: neither is left behind.
+    forget_libraries();
     let library = shell::library(&mut build, "memmgr", ".so")?;
+    let names = exported(&library);
+    forget_libraries();
+    names
+}
+
+/// Removes what cargo has built of `libmemmgr.so` in the folder of all builds, whatever it is for.
+fn forget_libraries() {
+    for folder in ["debug", "debug/deps"] {
+        let _ = fs::remove_file(build_folder(folder).join("libmemmgr.so"));
+    }
+}
+
+/// Checks the names that a library exports.
+fn exported(library: &Path) -> Result {
     let names = run_quietly(
         Command::new("nm")
             .args(["-D", "--defined-only"])
-            .arg(&library),
+            .arg(library),
     )?;
     let names: Vec<&str> = names
         .lines()
@@ -356,7 +373,7 @@ fn exported_names(cuda: &Path) -> Result {
     if names.len() < 40 {
         return Err(format!("libmemmgr.so exports {} names only", names.len()));
     }
-    let dynamic = run_quietly(Command::new("readelf").arg("-d").arg(&library))?;
+    let dynamic = run_quietly(Command::new("readelf").arg("-d").arg(library))?;
     if !dynamic.contains("Library soname: [libmemmgr.so.0]") {
         return Err("libmemmgr.so has no soname".to_string());
     }

@@ -3,7 +3,10 @@
 //! `docs/conformance.md` has a row for each fact of the suite, with the verdict of both machines. `docs/simulator.md` names,
 //! for each promise, the tests that keep it and the facts by which a GPU has confirmed it.
 
-use crate::shell::{Result, cargo, root, run_lines, say};
+use crate::{
+    shell::{Result, root, run_lines, say},
+    test,
+};
 use std::{
     collections::BTreeMap,
     fs,
@@ -35,9 +38,8 @@ const NOT_YET: &str = "not yet: ";
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result {
     let mut printed = String::new();
-    let mut suite = cargo(["test", "--quiet", "-p", "memmgr-tests"]);
-    suite.args(["--test", "conformance", "table"]);
-    suite.args(["--", "--exact", "--nocapture"]);
+    let mut suite = test::of_one("conformance");
+    suite.args(["--quiet", "table", "--", "--exact", "--nocapture"]);
     let ran = run_lines(suite.env("MEMMGR_TABLE", "1"), |line| {
         printed.push_str(line);
         printed.push('\n');

@@ -15,6 +15,10 @@ pub struct Arguments {
     cuda: Option<String>,
 }
 
+/// The crates that exist in a form without the simulator. They are built together: chosen alone, each would have other features
+/// in the crates that it needs, which would be built anew.
+pub const REAL: [&str; 6] = ["-p", "cuda-sys", "-p", "memmgr", "-p", "memmgr-cli"];
+
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> Result {
     let wanted: Vec<&Cuda> = CUDA
@@ -32,23 +36,14 @@ pub fn run(arguments: &Arguments) -> Result {
             CUDA.map(|cuda| cuda.name).join(" and ")
         ));
     }
-    // The version of the checked-in bindings comes last, so that later builds find it as they left it.
-    for cuda in wanted.into_iter().rev() {
+    // The version of the checked-in bindings comes first: other checks build against it, and it is there already.
+    for cuda in wanted {
         toolchain::ensure(cuda)?;
         say(format!("real-headers: CUDA {}", cuda.name));
         let with = |words: &[&str]| {
             shell::run(cargo(words.iter().copied()).env("CUDA_PATH", cuda.folder()))
         };
-        with(&[
-            "build",
-            "--quiet",
-            "-p",
-            "cuda-sys",
-            "-p",
-            "memmgr",
-            "-p",
-            "memmgr-cli",
-        ])?;
+        with(&[&["build", "--quiet"], &REAL[..]].concat())?;
         with(&["test", "--quiet", "-p", "cuda-sys"])?;
         with(&[
             "test",

@@ -15,11 +15,15 @@ mod expected;
 mod facts;
 mod headers;
 mod instructions;
+mod jobs;
 #[allow(dead_code)]
 mod libclang;
 mod links;
 mod model;
+mod package;
+mod programs;
 mod shell;
+mod steps;
 mod test;
 mod toolchain;
 

@@ -18,11 +18,15 @@ pub struct Arguments {
     filter: Option<String>,
 }
 
-/// A folder for builds that are unlike others, below the folder of all builds.
-pub fn build_folder(name: &str) -> PathBuf {
+/// The folder of all builds.
+pub fn all_builds() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| root().join("target"), |folder| root().join(folder))
-        .join(name)
+}
+
+/// A folder for builds that are unlike others, below the folder of all builds.
+pub fn build_folder(name: &str) -> PathBuf {
+    all_builds().join(name)
 }
 
 /// The two test programs: of which package, and what the long form sets.

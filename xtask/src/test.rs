@@ -1,10 +1,11 @@
 //! `cargo xtask test`: the tests on the simulated runtime, with a summary.
 
 use crate::{
-    shell::{self, BACKEND, Result, announce, cargo, run_lines, say},
+    programs,
+    shell::{BACKEND, Result, announce, cargo, root, say},
     toolchain,
 };
-use std::{process::Command, time::Instant};
+use std::{fs, process::Command, thread, time::Instant};
 
 /// Run all tests on the simulated CUDA runtime; needs no GPU
 ///
@@ -20,10 +21,13 @@ pub struct Arguments {
 }
 
 /// The tests of the program run it on the simulated runtime, for which it has a feature of its own.
-const SIMULATED_PROGRAM: &str = "--features=memmgr-cli/sim";
+pub const SIMULATED_PROGRAM: &str = "--features=memmgr-cli/sim";
 
 /// For how long `tests/tests/random` goes on.
 const PROGRAM_SECONDS: &str = "MEMMGR_PROGRAM_SECONDS";
+
+/// How many test programs run at once at most, each with as many threads as there are cores: some of them measure time.
+const AT_ONCE: usize = 4;
 
 /// What test programs reported.
 #[derive(Default)]
@@ -101,31 +105,44 @@ pub fn run(arguments: &Arguments) -> Result {
     let filter = arguments.filter.as_deref();
     // Built apart, so that a build that fails does not look like tests that fail.
     let selection = if arguments.full { &SLOW[..] } else { &[] };
-    shell::run(command(selection, filter).arg("--no-run"))
+    let built = programs::built(command(selection, filter).arg("--no-run"))
         .map_err(|e| format!("the build failed, so no test ran: {e}"))?;
-    let mut commands = vec![command(selection, filter)];
+    if built.is_empty() {
+        return Err("cargo built no test program".to_string());
+    }
+    let mut words: Vec<String> = filter.iter().map(ToString::to_string).collect();
+    words.push("--show-output".to_string());
+    // Examples in the documentation that are marked `ignore` do not compile: they are not asked for.
+    let mut examples = command(&["--doc"], filter);
+    examples.args(["--", "--show-output"]);
     if arguments.full {
-        // Examples in the documentation that are marked `ignore` do not compile, so they are asked for apart.
-        commands.push(command(&["--doc"], filter));
+        words.push("--include-ignored".to_string());
     }
-    for (at, command) in commands.iter_mut().enumerate() {
-        command.args(["--", "--show-output"]);
-        if arguments.full && at == 0 {
-            command.arg("--include-ignored");
-            if std::env::var_os(PROGRAM_SECONDS).is_none() {
-                command.env(PROGRAM_SECONDS, "600");
-            }
+    let mut commands = vec![("examples in the documentation".to_string(), examples)];
+    commands.extend(built.iter().map(|program| {
+        let mut command = program.command(&words);
+        if arguments.full && std::env::var_os(PROGRAM_SECONDS).is_none() {
+            command.env(PROGRAM_SECONDS, "600");
         }
-    }
-    let mut result = Ok(());
-    for command in &mut commands {
-        let ran = run_lines(command, |line| {
+        (program.name().to_string(), command)
+    }));
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let mut silent = Vec::new();
+    let mut failed = programs::run(commands, cores.min(AT_ONCE), |name, lines| {
+        if !has_reported(lines) {
+            silent.push(format!("{name}, which reported nothing"));
+        }
+        for line in lines {
             if counts.read(line) {
                 println!("{line}");
             }
-        });
-        result = result.and(ran);
-    }
+        }
+    });
+    failed.extend(silent);
+    let result = match failed.is_empty() {
+        true => Ok(()),
+        false => Err(format!("tests failed in {}", failed.join(", "))),
+    };
     say("");
     for name in &counts.failures {
         say(format!("failed: {name}"));
@@ -151,8 +168,31 @@ pub fn run(arguments: &Arguments) -> Result {
     result
 }
 
+/// Whether a test program has said what came of its tests: one that ends early, and well, has not.
+fn has_reported(lines: &[String]) -> bool {
+    lines.iter().any(|line| line.starts_with("test result: "))
+}
+
 /// With the slow tests: all but the examples in the documentation.
 const SLOW: [&str; 3] = ["--lib", "--bins", "--tests"];
+
+/// The names of the test programs in a package's folder `tests`, for cargo.
+pub fn programs_of(package: &str) -> Result<Vec<String>> {
+    let folder = root().join(package).join("tests");
+    let entries = fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut names: Vec<String> = entries
+        .flatten()
+        .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".rs")?.to_string()))
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+/// `cargo test` of one program of the suite, as it is built for [`run`]: chosen by package, it would be built anew, and with it
+/// the crates that it needs, since their features would be others.
+pub fn of_one(program: &str) -> Command {
+    command(&["--test", program], None)
+}
 
 /// `cargo test` of the workspace, of these targets, and of tests whose name contains the filter.
 fn command(selection: &[&str], filter: Option<&str>) -> Command {
@@ -163,7 +203,7 @@ fn command(selection: &[&str], filter: Option<&str>) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use super::Counts;
+    use super::{Counts, has_reported};
 
     #[test]
     fn results_of_several_programs_are_added() {
@@ -181,6 +221,15 @@ mod tests {
             (2, 7, 1, 2)
         );
         assert_eq!(counts.failures, ["a::b"]);
+    }
+
+    #[test]
+    fn a_program_that_ends_before_its_report_has_not_reported() {
+        let lines = |text: &str| text.lines().map(str::to_string).collect::<Vec<_>>();
+        assert!(has_reported(&lines(
+            "running 0 tests\ntest result: ok. 0 passed"
+        )));
+        assert!(!has_reported(&lines("running 2 tests\ntest a ... ok")));
     }
 
     #[test]
