@@ -3,6 +3,7 @@
 //! Every function here takes the lock for short steps and makes its CUDA calls between them.
 
 mod growth;
+mod join;
 mod pageable;
 mod settle;
 mod tidy;
@@ -278,40 +279,53 @@ impl Pool {
             return self.grow_mapped(mapped, request, rounded);
         }
         let _span = spans::grow(self.place(), rounded);
-        let mut asked = false;
-        let (wanted, exact) = loop {
+        // `None`: not asked yet.
+        let mut may_join: Option<bool> = None;
+        loop {
             let mut state = match self.lock_to_grow(request)? {
                 Ok(state) => state,
                 Err(growth) => return Ok(growth),
             };
+            if rounded > state.most_room(may_join, self.source.joins()) {
+                return Ok(Growth::Refused);
+            }
+            if may_join.is_none() {
+                drop(state);
+                // Before anybody waits for this growth: what frees adopted memory is anybody's code.
+                segment::release_idle_orphans();
+                may_join = Some(self.may_join(request));
+                continue;
+            }
+            state.growing = Some(thread::current().id());
+            break;
+        }
+        let _ticket = Ticket(self);
+        if rounded > self.source.capacity()?.total {
+            return Ok(Growth::Refused);
+        }
+        let given = match may_join {
+            Some(true) => self.give_idle_segments(rounded),
+            _ => 0,
+        };
+        let wanted = {
+            let state = self.state.lock();
             let room = state.room();
             if rounded > room {
                 return Ok(Growth::Refused);
             }
-            // Before anybody waits for this growth: what frees adopted memory is anybody's code.
-            if !std::mem::replace(&mut asked, true) {
-                drop(state);
-                segment::release_idle_orphans();
-                continue;
-            }
             let page = rounded.checked_next_multiple_of(PAGE).unwrap_or(rounded);
-            let wanted = page.max(state.config.growth).min(room);
-            state.growing = Some(thread::current().id());
+            let wanted = page.max(state.config.growth).max(given).min(room);
             // The limit may cut into the last granule.
-            break (wanted - wanted % GRANULE, rounded);
+            wanted - wanted % GRANULE
         };
-        let _ticket = Ticket(self);
-        if exact > self.source.capacity()?.total {
-            return Ok(Growth::Refused);
-        }
         let mut refused = Ok(Growth::Refused);
         let mut sizes = vec![
             wanted,
-            exact
+            rounded
                 .checked_next_multiple_of(PAGE)
-                .unwrap_or(exact)
+                .unwrap_or(rounded)
                 .min(wanted),
-            exact,
+            rounded,
         ];
         sizes.dedup();
         for len in sizes {
@@ -452,31 +466,14 @@ impl Pool {
         if let Some(mapped) = self.source.mapped() {
             return self.release_chunks(mapped, usize::MAX, wanted);
         }
-        let segments: Vec<(usize, usize)> = {
+        let segments = {
             let mut state = self.state.lock();
-            let idle: Vec<(usize, usize)> = state
-                .space
-                .segments()
-                .filter(|segment| segment.wholly_idle && wanted(&state, segment.base))
-                .map(|segment| (segment.base, segment.len))
-                .collect();
-            let removed = idle
-                .into_iter()
-                .filter(|(base, _)| {
-                    state.retiring.remove(base);
-                    state.space.remove_segment(*base).is_ok()
-                })
-                .collect();
-            state.set_quota(&self.front);
-            removed
+            self.take_segments(&mut state, &mut wanted)
         };
         let mut released = 0;
         let mut first_error = Ok(());
         for (base, len) in segments {
-            self.report_segment(base, len, SegmentChange::Removed);
-            // SAFETY: the segment came from this source, is out of the books, and nothing pending touches it: it was
-            // wholly idle.
-            match unsafe { self.source.destroy(base) } {
+            match self.destroy_segment(base, len) {
                 Ok(()) => released += len,
                 Err(error) => first_error = first_error.and(Err(error)),
             }
