@@ -3,8 +3,8 @@
 //! Every function here takes the lock for short steps and makes its CUDA calls between them.
 
 mod growth;
-mod join;
 mod pageable;
+mod segments;
 mod settle;
 mod tidy;
 mod trim;
@@ -278,74 +278,7 @@ impl Pool {
         if let Some(mapped) = self.source.mapped() {
             return self.grow_mapped(mapped, request, rounded);
         }
-        let _span = spans::grow(self.place(), rounded);
-        // `None`: not asked yet.
-        let mut may_join: Option<bool> = None;
-        loop {
-            let mut state = match self.lock_to_grow(request)? {
-                Ok(state) => state,
-                Err(growth) => return Ok(growth),
-            };
-            if rounded > state.most_room(may_join, self.source.joins()) {
-                return Ok(Growth::Refused);
-            }
-            if may_join.is_none() {
-                drop(state);
-                // Before anybody waits for this growth: what frees adopted memory is anybody's code.
-                segment::release_idle_orphans();
-                may_join = Some(self.may_join(request));
-                continue;
-            }
-            state.growing = Some(thread::current().id());
-            break;
-        }
-        let _ticket = Ticket(self);
-        if rounded > self.source.capacity()?.total {
-            return Ok(Growth::Refused);
-        }
-        let given = match may_join {
-            Some(true) => self.give_idle_segments(rounded),
-            _ => 0,
-        };
-        let wanted = {
-            let state = self.state.lock();
-            let room = state.room();
-            if rounded > room {
-                return Ok(Growth::Refused);
-            }
-            let page = rounded.checked_next_multiple_of(PAGE).unwrap_or(rounded);
-            let wanted = page.max(state.config.growth).max(given).min(room);
-            // The limit may cut into the last granule.
-            wanted - wanted % GRANULE
-        };
-        let mut refused = Ok(Growth::Refused);
-        let mut sizes = vec![
-            wanted,
-            rounded
-                .checked_next_multiple_of(PAGE)
-                .unwrap_or(rounded)
-                .min(wanted),
-            rounded,
-        ];
-        sizes.dedup();
-        for len in sizes {
-            match self.source.create(len) {
-                Ok(base) => {
-                    let mut state = self.enter(base, len)?;
-                    let taken = state.take_usable_on(request);
-                    return Ok(taken.map_or(Growth::Elsewhere, Growth::Served));
-                }
-                Err(Error::Cuda {
-                    code: cuda::OUT_OF_MEMORY,
-                    ..
-                }) => {}
-                Err(error) => {
-                    refused = Err(error);
-                    break;
-                }
-            }
-        }
-        refused
+        self.grow_by_segment(request, rounded)
     }
 
     /// Puts a new segment into the books, after telling the observer.
