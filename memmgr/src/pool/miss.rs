@@ -202,6 +202,14 @@ impl Pool {
         self.complete_ended(ended);
     }
 
+    /// What the request's own stream has freed can move, or join, only once that is idle.
+    fn complete_own(&self, request: Request<'_>) {
+        if let Some(on) = request.on.filter(|on| on.core().is_idle()) {
+            let ended = self.state.lock().order.end_epoch_of(on.core());
+            self.complete_ended(ended);
+        }
+    }
+
     /// Of epochs that have ended, those whose stream turns out to be idle are complete.
     fn complete_ended(&self, ended: Vec<Arc<Fence>>) {
         let mut idle: Vec<(u64, bool)> = Vec::new();

@@ -8,10 +8,7 @@
 //! `cudaFree` waits for all of the device. So segments join only while no stream that the manager knows has work, and only if that
 //! spares a good part of the growth.
 
-use super::{
-    GRANULE, Growth, PAGE, Pool, Request, SegmentChange, State, Ticket, best_fit::OwnerList,
-    segment,
-};
+use super::{GRANULE, Growth, PAGE, Pool, Request, SegmentChange, State, Ticket, segment};
 use crate::{
     cuda,
     error::{Error, Result},
@@ -26,28 +23,36 @@ impl Pool {
     /// As [`Pool::grow`], with segments.
     pub(super) fn grow_by_segment(&self, request: Request<'_>, rounded: usize) -> Result<Growth> {
         let _span = spans::grow(self.place(), rounded);
-        // `None`: not asked yet.
+        let joins = self.source.joins();
+        let mut asked = false;
         let mut may_join: Option<bool> = None;
         loop {
             let mut state = match self.lock_to_grow(request)? {
                 Ok(state) => state,
                 Err(growth) => return Ok(growth),
             };
-            let joinable = match may_join {
-                None if self.source.joins() => {
-                    state.joinable(rounded, request.on.map(|on| on.core().uid))
-                }
-                Some(true) => state.joinable(rounded, None),
-                None | Some(false) => 0,
+            let joinable = match (joins, asked) {
+                (false, _) => 0,
+                (true, false) => (state.space.reserved()).saturating_sub(state.space.in_use()),
+                (true, true) if may_join != Some(false) => state.joinable(rounded),
+                (true, true) => 0,
             };
             if rounded > state.room().saturating_add(joinable) {
                 return Ok(Growth::Refused);
             }
-            if may_join.is_none() {
+            if !std::mem::replace(&mut asked, true) {
                 drop(state);
                 // Before anybody waits for this growth: what frees adopted memory is anybody's code.
                 segment::release_idle_orphans();
-                may_join = Some(joinable > 0 && self.may_join(request));
+                if joins {
+                    self.complete_own(request);
+                }
+                continue;
+            }
+            if joinable > 0 && may_join.is_none() {
+                drop(state);
+                self.flush_front();
+                may_join = Some(crate::stream::all_idle());
                 continue;
             }
             state.growing = Some(thread::current().id());
@@ -102,24 +107,11 @@ impl Pool {
         refused
     }
 
-    /// Whether idle segments may become a longer one now. What the request's own stream has freed is idle afterwards, if so.
-    fn may_join(&self, request: Request<'_>) -> bool {
-        if !crate::stream::all_idle() {
-            return false;
-        }
-        self.flush_front();
-        if let Some(on) = request.on {
-            let ended = self.state.lock().order.end_epoch_of(on.core());
-            self.complete_ended(ended);
-        }
-        true
-    }
-
     /// Gives idle segments back if the request has room then; the bytes. This thread grows the pool.
     fn give_idle_segments(&self, rounded: usize) -> usize {
         let taken = {
             let mut state = self.state.lock();
-            let joinable = state.joinable(rounded, None);
+            let joinable = state.joinable(rounded);
             if joinable == 0 || rounded > state.room().saturating_add(joinable) {
                 return 0;
             }
@@ -169,21 +161,9 @@ impl Pool {
 }
 
 impl State {
-    /// What the segments are long together that may go into a longer one for such a request, where that is worth it; with those
-    /// that only `own` keeps from being idle, the uid of a stream.
-    fn joinable(&self, rounded: usize, own: Option<u64>) -> usize {
-        let idle = (self.idle_for_joining()).fold(0usize, |sum, (_, len)| sum.saturating_add(len));
-        let waits_for_own = |owners: &OwnerList| {
-            let streams = self.order.streams_of(owners);
-            streams.is_some_and(|streams| streams.iter().all(|uid| Some(*uid) == own))
-        };
-        let pending = match own {
-            Some(_) => self.space.unsettled(),
-            None => Vec::new(),
-        };
-        let sum = (pending.iter())
-            .filter(|(_, owners)| waits_for_own(owners))
-            .fold(idle, |sum, (len, _)| sum.saturating_add(*len));
+    /// What the segments are long together that may go into a longer one for such a request, where that is worth it.
+    fn joinable(&self, rounded: usize) -> usize {
+        let sum = (self.idle_for_joining()).fold(0usize, |sum, (_, len)| sum.saturating_add(len));
         let made = rounded.max(self.config.growth);
         let is_worth_it = sum >= made / SHARE || rounded > self.room();
         if is_worth_it { sum } else { 0 }
