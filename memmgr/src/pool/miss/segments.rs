@@ -8,7 +8,10 @@
 //! `cudaFree` waits for all of the device. So segments join only while no stream that the manager knows has work, and only if that
 //! spares a good part of the growth.
 
-use super::{GRANULE, Growth, PAGE, Pool, Request, SegmentChange, State, Ticket, segment};
+use super::{
+    GRANULE, Growth, PAGE, Pool, Request, SegmentChange, State, Ticket, best_fit::OwnerList,
+    segment,
+};
 use crate::{
     cuda,
     error::{Error, Result},
@@ -31,11 +34,10 @@ impl Pool {
                 Ok(state) => state,
                 Err(growth) => return Ok(growth),
             };
-            let joinable = match (joins, asked) {
+            let joinable = match (joins && may_join != Some(false), asked) {
                 (false, _) => 0,
-                (true, false) => (state.space.reserved()).saturating_sub(state.space.in_use()),
-                (true, true) if may_join != Some(false) => state.joinable(rounded),
-                (true, true) => 0,
+                (true, false) => state.most_joinable(request.on.map(|on| on.core().uid)),
+                (true, true) => state.joinable(rounded),
             };
             if rounded > state.room().saturating_add(joinable) {
                 return Ok(Growth::Refused);
@@ -167,6 +169,20 @@ impl State {
         let made = rounded.max(self.config.growth);
         let is_worth_it = sum >= made / SHARE || rounded > self.room();
         if is_worth_it { sum } else { 0 }
+    }
+
+    /// What the segments are long together that may go into a longer one, with those that only `own` keeps from being idle, the
+    /// uid of a stream.
+    fn most_joinable(&self, own: Option<u64>) -> usize {
+        let waits_for_own = |owners: &OwnerList| {
+            let streams = self.order.streams_of(owners);
+            streams.is_some_and(|streams| streams.iter().all(|uid| Some(*uid) == own))
+        };
+        let pending = (self.space.unsettled().into_iter())
+            .filter(|(_, owners)| waits_for_own(owners))
+            .map(|(len, _)| len);
+        let idle = self.idle_for_joining().map(|(_, len)| len);
+        pending.chain(idle).fold(0usize, usize::saturating_add)
     }
 
     /// The segments that may go into a longer one: where they are, and their lengths.
