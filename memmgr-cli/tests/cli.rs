@@ -263,18 +263,18 @@ fn a_trace_that_is_repeated_reserves_no_more_than_the_first_time() {
     assert!(text.contains("last pass"), "{text}");
 }
 
-/// What the pool reserves, over the most that is live, in the worse of two passes. The simulated runtime makes that exact.
+/// What the pool reserves, over the most that is live, in the worst of three passes. The simulated runtime makes that exact.
 #[test]
 fn the_traces_reserve_little_more_than_is_live() {
     let bounds = [
-        ("virtual", [1.020, 1.002, 1.022, 1.005]),
-        ("malloc", [1.085, 1.120, 1.168, 1.077]),
+        ("virtual", [1.020, 1.002, 1.018, 1.005]),
+        ("malloc", [1.082, 1.120, 1.168, 1.070]),
     ];
     let names = ["gpt2", "image_pipeline", "llama_serve", "resnet50"];
     for (source, bounds) in bounds {
         let out = memmgr()
             .env("MEMMGR_DEVICE_SOURCE", source)
-            .args(["replay", "--mode", "pool", "--json", "-"])
+            .args(["replay", "--mode", "pool", "--passes", "3", "--json", "-"])
             .args(names.map(|name| traces().join(format!("{name}.csv.gz"))))
             .output()
             .expect("run");
@@ -283,7 +283,7 @@ fn the_traces_reserve_little_more_than_is_live() {
         for (row, bound) in rows.as_array().expect("an array").iter().zip(bounds) {
             let live = row["peak_live_bytes"].as_f64().expect("bytes");
             let passes = row["reserved_by_pass_bytes"].as_array().expect("passes");
-            assert_eq!(passes.len(), 2);
+            assert_eq!(passes.len(), 3);
             for reserved in passes.iter().filter_map(Value::as_f64) {
                 let ratio = reserved / live;
                 assert!((1.0..bound).contains(&ratio), "{source}: {ratio}: {row}");

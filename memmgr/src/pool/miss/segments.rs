@@ -9,7 +9,8 @@
 //! spares a good part of the growth.
 
 use super::{
-    GRANULE, Growth, PAGE, Pool, Request, SegmentChange, State, Ticket, best_fit::OwnerList,
+    GRANULE, Growth, PAGE, Pool, Request, SegmentChange, State, Ticket,
+    best_fit::{self, OwnerList},
     segment,
 };
 use crate::{
@@ -26,7 +27,9 @@ impl Pool {
     /// As [`Pool::grow`], with segments.
     pub(super) fn grow_by_segment(&self, request: Request<'_>, rounded: usize) -> Result<Growth> {
         let _span = spans::grow(self.place(), rounded);
-        let joins = self.source.joins();
+        // A segment that is long enough would have served the request, were it idle.
+        let is_short = |segment: best_fit::SegmentInfo| segment.len < rounded;
+        let joins = self.source.joins() && self.state.lock().space.segments().any(is_short);
         let mut asked = false;
         let mut may_join: Option<bool> = None;
         loop {
