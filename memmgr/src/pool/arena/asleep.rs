@@ -1,9 +1,9 @@
 //! Chunks that stay mapped where they are, in gaps: held, until a growth gets to them.
 //!
-//! A pool that grows from nothing packs its blocks: what is idle moves to the end before anything is made there. With all of its
-//! memory idle from the beginning it would leave holes instead, and in the end need more. So when nothing is live the chunks can be
-//! laid to sleep, and the pool grows over them as it did the first time: a chunk that is asleep
-//! where a growth goes serves in place of an idle one that would move there, which sleeps from then on.
+//! A pool that grows from nothing packs its blocks: what is idle moves to the end before anything is made there. With all of
+//! its memory idle from the beginning it would leave holes instead, and in the end need more. So when nothing is live the
+//! chunks can be laid to sleep, and the pool grows over them as it did the first time: a chunk that is asleep where a growth
+//! goes serves in place of an idle one that would move there, which sleeps from then on.
 
 use super::{Arena, Chunk, PAGE};
 use crate::pool::best_fit::{Kind, Piece, Slot, Space};
