@@ -241,7 +241,7 @@ fn a_trace_is_replayed_in_all_modes_and_written_as_json() {
 
 /// Everything is freed between the passes.
 #[test]
-fn a_trace_that_is_repeated_reserves_hardly_more_than_the_first_time() {
+fn a_trace_that_is_repeated_reserves_no_more_than_the_first_time() {
     let out = memmgr()
         .args(["replay", "--mode", "pool", "--passes", "3", "--json", "-"])
         .args(
@@ -257,15 +257,39 @@ fn a_trace_that_is_repeated_reserves_hardly_more_than_the_first_time() {
         let reserved = row["reserved_by_pass_bytes"].as_array().expect("passes");
         let reserved: Vec<f64> = reserved.iter().filter_map(Value::as_f64).collect();
         assert_eq!(reserved.len(), 3);
-        // The first time memory comes piece by piece, as it is needed. Later a trace finds it all there and fits it in another way,
-        // which may take a few pages more.
-        assert!(
-            reserved.iter().all(|later| *later <= 1.005 * reserved[0]),
-            "{row}"
-        );
+        assert!(reserved.iter().all(|later| *later <= reserved[0]), "{row}");
     }
     let text = String::from_utf8(out.stderr).expect("UTF-8");
     assert!(text.contains("last pass"), "{text}");
+}
+
+/// What the pool reserves, over the most that is live, in the worst of three passes. The simulated runtime makes that exact.
+#[test]
+fn the_traces_reserve_little_more_than_is_live() {
+    let bounds = [
+        ("virtual", [1.020, 1.002, 1.018, 1.005]),
+        ("malloc", [1.082, 1.120, 1.168, 1.070]),
+    ];
+    let names = ["gpt2", "image_pipeline", "llama_serve", "resnet50"];
+    for (source, bounds) in bounds {
+        let out = memmgr()
+            .env("MEMMGR_DEVICE_SOURCE", source)
+            .args(["replay", "--mode", "pool", "--passes", "3", "--json", "-"])
+            .args(names.map(|name| traces().join(format!("{name}.csv.gz"))))
+            .output()
+            .expect("run");
+        assert!(out.status.success());
+        let rows: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+        for (row, bound) in rows.as_array().expect("an array").iter().zip(bounds) {
+            let live = row["peak_live_bytes"].as_f64().expect("bytes");
+            let passes = row["reserved_by_pass_bytes"].as_array().expect("passes");
+            assert_eq!(passes.len(), 3);
+            for reserved in passes.iter().filter_map(Value::as_f64) {
+                let ratio = reserved / live;
+                assert!((1.0..bound).contains(&ratio), "{source}: {ratio}: {row}");
+            }
+        }
+    }
 }
 
 /// Four streams that each hold 1 MiB for a while.

@@ -13,8 +13,8 @@ pub enum Reuse {
     /// Grow within the limits before waiting for other streams (the default).
     #[default]
     PreferSpeed,
-    /// Wait for other streams' freed memory before growing; a pool of virtual memory also waits on the host for the stream's own
-    /// where that spares a good part of the growth, since memory can move only when no work touches it.
+    /// Wait for other streams' freed memory before growing; a device pool also waits on the host for the stream's own where that
+    /// spares a good part of the growth, since memory can move, and segments join, only when no work touches them.
     PreferMemory,
 }
 
@@ -45,8 +45,8 @@ pub struct Config {
     /// The same as a share of all memory of the device, above 0 and at most 1; if both are set, the lower counts. It becomes
     /// bytes at the pool's first allocation.
     pub device_pool_limit_share: Option<f64>,
-    /// The smallest segment by which a device pool grows. With virtual memory that is the first growth alone; from then on a
-    /// pool grows by what is missing.
+    /// The smallest segment by which a device pool grows; segments that are idle then may become a part of it. With virtual
+    /// memory that is the first growth alone; from then on a pool grows by what is missing.
     pub device_growth: usize,
     /// The smallest segment by which the pinned pool grows.
     pub pinned_growth: usize,

@@ -44,7 +44,8 @@ pub struct PoolStats {
     pub waits: u64,
     /// Segments obtained from CUDA; with virtual memory, growths that made new chunks.
     pub growths: u64,
-    /// Chunks of physical memory that were moved to other addresses (virtual memory).
+    /// Chunks of physical memory that were moved to other addresses (virtual memory); segments that were idle and went into a
+    /// longer one (`cudaMalloc`).
     pub moves: u64,
     /// Requests refused.
     pub failures: u64,

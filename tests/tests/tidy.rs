@@ -1,5 +1,5 @@
-//! Memory of a pool of virtual memory that has moved is in one piece again when nothing is live, where that costs little beside
-//! the calls that were made. A process of its own: it counts the moves of one device.
+//! Memory of a pool of virtual memory that has moved is in one piece again when nothing is live, or serves as in the beginning, where
+//! that costs little beside the calls that were made. A process of its own: it counts the moves of one device.
 
 mod common;
 
@@ -9,8 +9,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::MIB;
 
-/// So many calls must be made for each move.
+/// So many calls must be made for each move; in a pool whose chunks are of one page, half as many.
 const CALLS: u64 = 256;
+/// A page of a device.
+const PAGE: usize = 2 * MIB;
 
 fn stats(manager: &MemoryManager) -> PoolStats {
     manager.stats().device[0].best_fit
@@ -28,32 +30,51 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A manager whose memory has moved, and of which nothing is live; how many chunks have moved.
-fn scattered(stream: &Stream) -> Option<(MemoryManager, u64)> {
+/// A pool that begins with so many bytes.
+fn pool(initial: usize) -> Option<MemoryManager> {
     let config = Config::default()
         .device_source(DeviceSource::Virtual)
-        .device_growth(2 * MIB);
+        .device_pool_size(initial)
+        .device_growth(PAGE);
     let manager = MemoryManager::new(config).expect("a manager");
     if !memmgr::devices().expect("devices")[0].virtual_memory_supported {
         memmgr_tests::skip("tidy", "the device has no virtual memory");
         return None;
     }
+    Some(manager)
+}
+
+/// 32 blocks, of which every other one goes, and one of twelve times their length, for which memory moves; where they were.
+/// Nothing is live afterwards.
+fn round(manager: &MemoryManager, stream: &Stream, len: usize) -> Vec<usize> {
     let blocks: Vec<_> = (0..32)
-        .map(|_| manager.device::<u8>(2 * MIB, stream).expect("a block"))
+        .map(|_| manager.device::<u8>(len, stream).expect("a block"))
         .collect();
-    // Every other one goes: sixteen holes, none of which serves what comes then.
-    let mut kept = Vec::new();
+    let mut places: Vec<usize> = blocks.iter().map(|block| block.as_ptr().addr()).collect();
+    // Sixteen holes, none of which serves what comes then.
+    let (mut kept, mut gone) = (Vec::new(), Vec::new());
     for (number, block) in blocks.into_iter().enumerate() {
-        if number % 2 == 0 {
-            kept.push(block);
+        match number % 2 {
+            0 => kept.push(block),
+            _ => gone.push(block),
         }
     }
+    drop(gone);
     stream.synchronize().expect("no work");
-    let large = manager.device::<u8>(24 * MIB, stream).expect("a block");
-    let moved = stats(&manager).moves;
-    assert!(moved > 0);
+    let large = manager.device::<u8>(12 * len, stream).expect("a block");
+    places.push(large.as_ptr().addr());
     drop((kept, large));
     stream.synchronize().expect("no work");
+    places
+}
+
+/// A manager whose memory has moved after a round, and of which nothing is live; how many chunks have moved. The pool begins
+/// with so many bytes.
+fn scattered(stream: &Stream, initial: usize, len: usize) -> Option<(MemoryManager, u64)> {
+    let manager = pool(initial)?;
+    round(&manager, stream, len);
+    let moved = stats(&manager).moves;
+    assert!(moved > 0);
     Some((manager, moved))
 }
 
@@ -61,7 +82,8 @@ fn scattered(stream: &Stream) -> Option<(MemoryManager, u64)> {
 fn memory_that_has_moved_is_put_together_when_nothing_is_live() {
     let _turn = turn();
     let stream = Stream::new().expect("a stream");
-    let Some((manager, moved)) = scattered(&stream) else {
+    // A chunk is at most 1/1024 of the pool: here it has two pages.
+    let Some((manager, moved)) = scattered(&stream, 4096 * MIB, 128 * MIB) else {
         return;
     };
     // Too few calls so far: it stays as it is.
@@ -91,12 +113,48 @@ fn memory_that_has_moved_is_put_together_when_nothing_is_live() {
     assert_eq!(stats(&manager).moves, moved);
 }
 
+/// Chunks of one page stay where they are, and serve the same program in the same way as the first time.
+#[test]
+fn a_small_pool_begins_anew_when_nothing_is_live() {
+    let _turn = turn();
+    let stream = Stream::new().expect("a stream");
+    let Some(manager) = pool(0) else {
+        return;
+    };
+    let first = round(&manager, &stream, PAGE);
+    let before = stats(&manager);
+    assert!(before.moves > 0);
+    pairs(&manager, &stream, CALLS / 2 * before.moves);
+    stream.synchronize().expect("no work");
+    // Nothing moves for that.
+    let now = stats(&manager);
+    assert_eq!((now.moves, now.growths), (before.moves, before.growths));
+    assert_eq!(
+        (now.idle + now.pending, now.reserved),
+        (before.reserved, before.reserved)
+    );
+    manager.check().expect("the books are sound");
+
+    assert_eq!(round(&manager, &stream, PAGE), first);
+    let now = stats(&manager);
+    assert_eq!(
+        (now.growths, now.reserved),
+        (before.growths, before.reserved)
+    );
+    manager.check().expect("the books are sound");
+    // What sleeps goes back like everything else.
+    pairs(&manager, &stream, CALLS / 2 * now.moves);
+    stream.synchronize().expect("no work");
+    assert_eq!(manager.trim().expect("a trim"), before.reserved);
+    assert_eq!(stats(&manager).reserved, 0);
+}
+
 /// Work that holds the memory is asked about once, and not in every call.
 #[test]
 fn memory_that_work_holds_costs_the_calls_nothing() {
     let _turn = turn();
     let stream = Stream::new().expect("a stream");
-    let Some((manager, moved)) = scattered(&stream) else {
+    let Some((manager, moved)) = scattered(&stream, 0, PAGE) else {
         return;
     };
     let gate = Gate::new();

@@ -8,6 +8,7 @@
 //! The books count in granules, chunks in pages: where a limit cuts into a chunk, the rest of it is mapped, but belongs to the
 //! gap behind it. It is the first part of that gap that becomes memory.
 
+mod asleep;
 mod plan;
 #[cfg(test)]
 mod tests;
@@ -33,8 +34,12 @@ pub(super) struct Chunk {
 pub(super) struct Arena {
     /// By address.
     chunks: BTreeMap<usize, Chunk>,
+    /// Chunks that are mapped in gaps, by address (see `asleep.rs`).
+    asleep: BTreeMap<usize, Chunk>,
     /// Chunks that are mapped nowhere, since they could not be mapped back.
     spare: Vec<Chunk>,
+    /// The longest chunk so far, in bytes.
+    longest: usize,
 }
 
 impl Arena {
@@ -52,7 +57,8 @@ impl Arena {
 
     /// How many chunks there are, mapped or spare.
     pub fn chunks(&self) -> usize {
-        self.chunks.len().saturating_add(self.spare.len())
+        let mapped = self.chunks.len().saturating_add(self.asleep.len());
+        mapped.saturating_add(self.spare.len())
     }
 
     /// Takes everything out of the books that the plan needs.
@@ -60,6 +66,12 @@ impl Arena {
         for (slot, range) in &plan.hold {
             let done = space.unmap(*slot, range.start, range.len());
             debug_assert!(done, "what a plan holds is idle");
+        }
+        for start in &plan.lay {
+            self.lay(*start);
+        }
+        for start in plan.wake.iter().chain(&plan.fetch) {
+            self.rouse(*start);
         }
         for one in &plan.moves {
             match one.from {
@@ -76,8 +88,12 @@ impl Arena {
         plan: &Plan,
         made: impl IntoIterator<Item = (usize, Chunk)>,
     ) {
+        for (start, chunk) in made {
+            self.longest = self.longest.max(chunk.len);
+            self.chunks.insert(start, chunk);
+        }
         let moved = plan.moves.iter().map(|one| (one.to, one.chunk));
-        self.chunks.extend(moved.chain(made));
+        self.chunks.extend(moved);
         let done = space.map(plan.target.start, plan.target.len(), plan.held);
         debug_assert!(done, "the target of a plan is a gap");
     }
@@ -91,6 +107,12 @@ impl Arena {
                 }
                 _ => self.spare.push(one.chunk),
             }
+        }
+        for start in &plan.lay {
+            self.rouse(*start);
+        }
+        for start in plan.wake.iter().chain(&plan.fetch) {
+            self.lay(*start);
         }
         let is_lost = |range: &Range<usize>| {
             plan.moves
@@ -111,6 +133,7 @@ impl Arena {
         most: usize,
         wanted: impl Fn(usize) -> bool,
     ) -> Idles {
+        self.wake(space);
         let mut taken = Idles::default();
         let mut sum = 0usize;
         while sum < most
@@ -187,6 +210,7 @@ impl Arena {
             .map(|block| block.addr..block.addr + block.len)
             .peekable();
         let (mut unused, mut kept) = (Vec::new(), BTreeMap::new());
+        self.chunks.append(&mut self.asleep);
         for (start, chunk) in std::mem::take(&mut self.chunks) {
             let end = start.saturating_add(chunk.len);
             while live.peek().is_some_and(|block| block.end <= start) {
@@ -221,6 +245,7 @@ impl Arena {
             }
             behind = start.saturating_add(chunk.len);
         }
+        self.check_asleep(space)?;
         space.mapped_parts().into_iter().try_for_each(|part| {
             let mut at = part.start;
             while at < part.end {

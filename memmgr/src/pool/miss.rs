@@ -4,6 +4,7 @@
 
 mod growth;
 mod pageable;
+mod segments;
 mod settle;
 mod tidy;
 mod trim;
@@ -201,6 +202,14 @@ impl Pool {
         self.complete_ended(ended);
     }
 
+    /// What the request's own stream has freed can move, or join, only once that is idle.
+    fn complete_own(&self, request: Request<'_>) {
+        if let Some(on) = request.on.filter(|on| on.core().is_idle()) {
+            let ended = self.state.lock().order.end_epoch_of(on.core());
+            self.complete_ended(ended);
+        }
+    }
+
     /// Of epochs that have ended, those whose stream turns out to be idle are complete.
     fn complete_ended(&self, ended: Vec<Arc<Fence>>) {
         let mut idle: Vec<(u64, bool)> = Vec::new();
@@ -277,61 +286,7 @@ impl Pool {
         if let Some(mapped) = self.source.mapped() {
             return self.grow_mapped(mapped, request, rounded);
         }
-        let _span = spans::grow(self.place(), rounded);
-        let mut asked = false;
-        let (wanted, exact) = loop {
-            let mut state = match self.lock_to_grow(request)? {
-                Ok(state) => state,
-                Err(growth) => return Ok(growth),
-            };
-            let room = state.room();
-            if rounded > room {
-                return Ok(Growth::Refused);
-            }
-            // Before anybody waits for this growth: what frees adopted memory is anybody's code.
-            if !std::mem::replace(&mut asked, true) {
-                drop(state);
-                segment::release_idle_orphans();
-                continue;
-            }
-            let page = rounded.checked_next_multiple_of(PAGE).unwrap_or(rounded);
-            let wanted = page.max(state.config.growth).min(room);
-            state.growing = Some(thread::current().id());
-            // The limit may cut into the last granule.
-            break (wanted - wanted % GRANULE, rounded);
-        };
-        let _ticket = Ticket(self);
-        if exact > self.source.capacity()?.total {
-            return Ok(Growth::Refused);
-        }
-        let mut refused = Ok(Growth::Refused);
-        let mut sizes = vec![
-            wanted,
-            exact
-                .checked_next_multiple_of(PAGE)
-                .unwrap_or(exact)
-                .min(wanted),
-            exact,
-        ];
-        sizes.dedup();
-        for len in sizes {
-            match self.source.create(len) {
-                Ok(base) => {
-                    let mut state = self.enter(base, len)?;
-                    let taken = state.take_usable_on(request);
-                    return Ok(taken.map_or(Growth::Elsewhere, Growth::Served));
-                }
-                Err(Error::Cuda {
-                    code: cuda::OUT_OF_MEMORY,
-                    ..
-                }) => {}
-                Err(error) => {
-                    refused = Err(error);
-                    break;
-                }
-            }
-        }
-        refused
+        self.grow_by_segment(request, rounded)
     }
 
     /// Puts a new segment into the books, after telling the observer.
@@ -452,31 +407,14 @@ impl Pool {
         if let Some(mapped) = self.source.mapped() {
             return self.release_chunks(mapped, usize::MAX, wanted);
         }
-        let segments: Vec<(usize, usize)> = {
+        let segments = {
             let mut state = self.state.lock();
-            let idle: Vec<(usize, usize)> = state
-                .space
-                .segments()
-                .filter(|segment| segment.wholly_idle && wanted(&state, segment.base))
-                .map(|segment| (segment.base, segment.len))
-                .collect();
-            let removed = idle
-                .into_iter()
-                .filter(|(base, _)| {
-                    state.retiring.remove(base);
-                    state.space.remove_segment(*base).is_ok()
-                })
-                .collect();
-            state.set_quota(&self.front);
-            removed
+            self.take_segments(&mut state, &mut wanted)
         };
         let mut released = 0;
         let mut first_error = Ok(());
         for (base, len) in segments {
-            self.report_segment(base, len, SegmentChange::Removed);
-            // SAFETY: the segment came from this source, is out of the books, and nothing pending touches it: it was
-            // wholly idle.
-            match unsafe { self.source.destroy(base) } {
+            match self.destroy_segment(base, len) {
                 Ok(()) => released += len,
                 Err(error) => first_error = first_error.and(Err(error)),
             }

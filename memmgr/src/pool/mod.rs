@@ -88,6 +88,8 @@ struct Counters {
     steals: u64,
     growths: u64,
     moves: u64,
+    /// Segments that went into longer ones.
+    joined: u64,
     /// How often a growth was put off until work had finished.
     settled: u64,
     failures: u64,
@@ -427,7 +429,7 @@ impl Pool {
             waits: counters.waits,
             steals: counters.steals,
             growths: counters.growths,
-            moves: counters.moves,
+            moves: counters.moves.saturating_add(counters.joined),
             failures: counters.failures,
             splits: space.splits,
             merges: space.merges,

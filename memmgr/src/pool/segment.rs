@@ -57,6 +57,11 @@ impl Source {
         }
     }
 
+    /// Whether idle segments may be given back for a longer one. Page-locked memory costs too much to make.
+    pub fn joins(&self) -> bool {
+        matches!(self, Source::Malloc { .. })
+    }
+
     /// Whose memory it is.
     pub fn place(&self) -> Place {
         match self {

@@ -83,15 +83,15 @@ fn a_full_device_is_retried_after_a_trim_and_another_error_is_passed_on() {
     use cudart_sim::sys::cudaError;
     let full = cudaError::cudaErrorMemoryAllocation;
     for pinned in [false, true] {
-        // (a) refused once
+        // (a) refused once; the idle segment is too short to be given back for this beforehand
         let cached = Cached::new(pinned);
         let fault = cudart_sim::fail(cached.call(), full);
-        let block = cached.allocate(4 * MIB).unwrap();
+        let block = cached.allocate(32 * MIB).unwrap();
         assert_eq!(fault.fired(), 1);
         drop(fault);
         assert_eq!(
             cached.reserved(),
-            4 * MIB,
+            32 * MIB,
             "the idle segment went, one came"
         );
         cached.free(block);
@@ -104,7 +104,7 @@ fn a_full_device_is_retried_after_a_trim_and_another_error_is_passed_on() {
         cached.free(idle);
         cached.stream.synchronize().unwrap();
         let fault = cudart_sim::fail(cached.call(), full).times(u64::MAX);
-        let error = cached.allocate(4 * MIB).unwrap_err();
+        let error = cached.allocate(32 * MIB).unwrap_err();
         assert!(fault.fired() >= 2, "tried again: {}", fault.fired());
         drop(fault);
         let Error::OutOfMemory(refusal) = &error else {
@@ -112,11 +112,11 @@ fn a_full_device_is_retried_after_a_trim_and_another_error_is_passed_on() {
         };
         assert_eq!(
             (refusal.requested, refusal.in_use, refusal.reserved),
-            (4 * MIB, 2 * MIB, 2 * MIB)
+            (32 * MIB, 2 * MIB, 2 * MIB)
         );
         assert!(refusal.can_ever_fit());
         let text = error.to_string();
-        for figure in ["4.0 MiB requested", "2.0 MiB in use"] {
+        for figure in ["32.0 MiB requested", "2.0 MiB in use"] {
             assert!(text.contains(figure), "{figure} in: {text}");
         }
         cached.free(live);
@@ -125,7 +125,7 @@ fn a_full_device_is_retried_after_a_trim_and_another_error_is_passed_on() {
         // (d) another error: no trim, no retry
         let cached = Cached::new(pinned);
         let fault = cudart_sim::fail(cached.call(), cudaError::cudaErrorInvalidValue).times(9);
-        let error = cached.allocate(4 * MIB).unwrap_err();
+        let error = cached.allocate(32 * MIB).unwrap_err();
         assert_eq!(error.cuda_code(), Some(1), "{error}");
         assert_eq!(fault.fired(), 1);
         assert_eq!(cached.reserved(), 2 * MIB, "the idle segment stays");

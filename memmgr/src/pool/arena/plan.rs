@@ -34,6 +34,12 @@ pub(in crate::pool) struct Plan {
     pub moves: Vec<Move>,
     /// Where new chunks are to be mapped.
     pub make: Vec<Range<usize>>,
+    /// Chunks that sleep where the target is.
+    pub wake: Vec<usize>,
+    /// Those of the chunks that move that sleep.
+    pub(super) fetch: Vec<usize>,
+    /// Idle chunks that would have moved to where others sleep, and sleep in place of them.
+    pub(super) lay: Vec<usize>,
     /// What of the held memory comes back with the target, in bytes.
     pub(super) held: usize,
 }
@@ -53,8 +59,19 @@ pub(in crate::pool) enum Planned {
 #[derive(Debug, Clone, Copy)]
 struct Idle {
     chunk: Chunk,
-    /// Where it is, and the span around it.
-    from: Option<(usize, Slot)>,
+    /// Where it is; `None`: mapped nowhere.
+    from: Option<usize>,
+    /// The span around it; `None`: it sleeps, or is mapped nowhere.
+    span: Option<Slot>,
+}
+
+impl Idle {
+    /// Whether it lies outside of a block.
+    fn is_apart(&self, block: &Range<usize>) -> bool {
+        self.from.is_none_or(|start| {
+            start.saturating_add(self.chunk.len) <= block.start || block.end <= start
+        })
+    }
 }
 
 /// The chunks that could move, by their length; the last of a list is taken first.
@@ -68,6 +85,22 @@ impl Stock {
             self.0.remove(&len);
         }
         found
+    }
+
+    /// One that is idle, and may sleep in place of another.
+    fn take_idle(&mut self, len: usize) -> Option<Idle> {
+        let list = self.0.get_mut(&len)?;
+        let last = list.iter().rposition(|idle| idle.span.is_some())?;
+        let found = list.remove(last);
+        if list.is_empty() {
+            self.0.remove(&len);
+        }
+        Some(found)
+    }
+
+    /// One more, which is taken before others.
+    fn put(&mut self, idle: Idle) {
+        self.0.entry(idle.chunk.len).or_default().push(idle);
     }
 
     /// The longest that is not longer.
@@ -106,6 +139,8 @@ impl Arena {
     /// The part of a gap that a block at `block` touches and that has no memory.
     fn hole(&self, gap: &Piece, block: &Range<usize>) -> Hole {
         let start = page_floor(gap.addr.max(block.start)).max(self.mapped_until(gap.addr));
+        // A chunk that sleeps wakes as a whole.
+        let start = self.start_of_sleeper(start);
         let end = page_ceil(gap.end.min(block.end)).min(gap.end);
         Hole {
             start,
@@ -161,32 +196,34 @@ impl Arena {
 
     /// The chunks outside of a block that lie wholly inside idle spans.
     fn stock<T: Default>(&self, space: &mut Space<T>, block: &Range<usize>) -> Stock {
-        let mut found: Vec<Idle> = Vec::new();
-        for span in space.idle_spans(PAGE) {
-            let Kind::Idle(slot) = span.kind else {
-                continue;
-            };
-            let inside = self.chunks.range(span.addr..span.end);
-            found.extend(inside.filter_map(|(start, chunk)| {
-                let end = start.saturating_add(chunk.len);
-                let apart = end <= block.start || block.end <= *start;
-                (end <= span.end && apart).then_some(Idle {
-                    chunk: *chunk,
-                    from: Some((*start, slot)),
-                })
-            }));
-        }
+        let idle = (self.idle_chunks(space).into_iter()).map(|(start, chunk, slot)| Idle {
+            chunk,
+            from: Some(start),
+            span: Some(slot),
+        });
         // The highest address is taken first, so that the low end stays in one piece.
-        found.sort_unstable_by_key(|idle| idle.from.map(|(start, _)| start));
-        let mut stock: BTreeMap<usize, Vec<Idle>> = BTreeMap::new();
+        let idle = idle.filter(|idle| idle.is_apart(block));
         let spare = self.spare.iter().map(|chunk| Idle {
             chunk: *chunk,
             from: None,
+            span: None,
         });
-        for idle in found.into_iter().chain(spare) {
-            stock.entry(idle.chunk.len).or_default().push(idle);
-        }
-        Stock(stock)
+        let mut stock = Stock(BTreeMap::new());
+        idle.chain(spare).for_each(|idle| stock.put(idle));
+        stock
+    }
+
+    /// The chunks outside of a block that sleep.
+    fn sleepers(&self, block: &Range<usize>) -> Stock {
+        let asleep = self.asleep.iter().map(|(start, chunk)| Idle {
+            chunk: *chunk,
+            from: Some(*start),
+            span: None,
+        });
+        let mut stock = Stock(BTreeMap::new());
+        let apart = asleep.filter(|idle| idle.is_apart(block));
+        apart.for_each(|idle| stock.put(idle));
+        stock
     }
 
     /// How a request of `size` bytes can be served, where the pool may get `room` more bytes; by new memory alone, unless idle memory
@@ -229,28 +266,43 @@ impl Arena {
         room: usize,
         may_move: bool,
     ) -> Option<Plan> {
-        let mut stock = if may_move {
-            self.stock(space, &block)
+        let (mut stock, mut sleepers) = if may_move {
+            (self.stock(space, &block), self.sleepers(&block))
         } else {
-            Stock(BTreeMap::new())
+            (Stock(BTreeMap::new()), Stock(BTreeMap::new()))
         };
         let (mut taken, mut moves, mut make) = (Vec::new(), Vec::new(), Vec::new());
+        let mut wake: Vec<(usize, usize)> = Vec::new();
         let mut behind = block.end;
         for hole in self.holes(run, &block) {
             let mut at = hole.start;
             while at < hole.end {
-                let left = hole.end - at;
-                let Some(idle) = stock
-                    .at_most(left)
-                    .or_else(|| stock.longer(left, hole.most - at))
+                let next = self.next_asleep(at);
+                if let Some((start, chunk)) = next
+                    && start == at
+                {
+                    wake.push((start, chunk.len));
+                    if let Some(idle) = stock.take_idle(chunk.len) {
+                        sleepers.put(idle);
+                    }
+                    at = at.saturating_add(chunk.len);
+                    continue;
+                }
+                let next = next.map_or(usize::MAX, |(start, _)| start);
+                let left = hole.end.min(next) - at;
+                let most = hole.most.min(next) - at;
+                let Some(idle) = (stock.at_most(left))
+                    .or_else(|| stock.longer(left, most))
+                    .or_else(|| sleepers.at_most(left))
+                    .or_else(|| sleepers.longer(left, most))
                 else {
-                    make.push(at..hole.end);
-                    at = hole.end;
-                    break;
+                    make.push(at..at.saturating_add(left));
+                    at = at.saturating_add(left);
+                    continue;
                 };
                 moves.push(Move {
                     chunk: idle.chunk,
-                    from: idle.from.map(|(from, _)| from),
+                    from: idle.from,
                     to: at,
                 });
                 taken.push(idle);
@@ -258,12 +310,18 @@ impl Arena {
             }
             behind = behind.max(at);
         }
+        let lay = sleepers.0.into_values().flatten();
+        let lay: Vec<Idle> = lay.filter(|idle| idle.span.is_some()).collect();
         let start = match run.iter().find(|piece| block.start < piece.end) {
             Some(Piece {
                 kind: Kind::Gap,
                 addr,
                 ..
-            }) => page_floor(block.start).max(*addr),
+            }) => {
+                let start = page_floor(block.start).max(*addr);
+                let hole = self.holes(run, &block).next();
+                hole.map_or(start, |hole| start.min(hole.start))
+            }
             _ => block.start,
         };
         // Idle memory under the block, and then what moves.
@@ -277,17 +335,21 @@ impl Arena {
                 _ => None,
             })
             .collect();
-        hold.extend(taken.iter().filter_map(|idle| {
-            let (from, slot) = idle.from?;
+        let place = |idle: &Idle| {
+            let (from, slot) = (idle.from?, idle.span?);
             Some((slot, from..from.saturating_add(idle.chunk.len)))
-        }));
-        hold.sort_unstable_by_key(|(_, range)| std::cmp::Reverse(range.start));
-        let spare = taken.iter().filter(|idle| idle.from.is_none());
+        };
+        hold.extend(taken.iter().filter_map(place));
+        let others = taken.iter().filter(|idle| idle.span.is_none());
         let held = hold
             .iter()
             .map(|(_, range)| range.len())
-            .chain(spare.map(|idle| idle.chunk.len))
+            .chain(others.map(|idle| idle.chunk.len))
+            .chain(wake.iter().map(|(_, len)| *len))
             .fold(0usize, usize::saturating_add);
+        // What is laid to sleep stays held.
+        hold.extend(lay.iter().filter_map(place));
+        hold.sort_unstable_by_key(|(_, range)| std::cmp::Reverse(range.start));
         // A limit may cut what is behind the block.
         let more = (behind - start).saturating_sub(held);
         let excess = more.saturating_sub(room).next_multiple_of(GRANULE);
@@ -303,6 +365,11 @@ impl Arena {
                 .into_iter()
                 .flat_map(|hole| chunks(hole, len))
                 .collect(),
+            wake: wake.into_iter().map(|(start, _)| start).collect(),
+            fetch: (taken.iter().filter(|idle| idle.span.is_none()))
+                .filter_map(|idle| idle.from)
+                .collect(),
+            lay: lay.iter().filter_map(|idle| idle.from).collect(),
             held,
         })
     }

@@ -156,7 +156,7 @@ fn whatever_is_planned_can_be_done() {
         let limit = [usize::MAX / 2, 48 * PAGE, 37 * PAGE + 5 * GRANULE][seed as usize % 3];
         let mut rig = Rig::new(1 + seed as usize % 2, 96, limit);
         let mut live: Vec<usize> = Vec::new();
-        let (mut grown, mut refused) = (0, 0);
+        let (mut grown, mut refused, mut asleep) = (0, 0, 0);
         for _ in 0..400 {
             match random.below(10) {
                 0..=4 => {
@@ -189,11 +189,16 @@ fn whatever_is_planned_can_be_done() {
                     let most = [usize::MAX, 3 * PAGE][random.below(2)];
                     rig.trim(most);
                 }
+                _ if random.below(4) == 0 => {
+                    rig.arena.sleep(&mut rig.space);
+                    asleep += rig.arena.sleeping();
+                }
                 _ => {}
             }
             rig.check();
         }
         assert!(grown > 5 && refused > 0, "{seed}: {grown}, {refused}");
+        assert!(asleep > 0, "{seed}");
         for addr in live {
             rig.space.free(addr, Owner::IDLE).unwrap();
         }
@@ -261,4 +266,40 @@ fn idle_chunks_come_before_new_ones() {
     assert_eq!((rig.made, rig.space.reserved()), (9, 9 * PAGE));
     assert_eq!(rig.space.bytes_of(PENDING.id), PAGE);
     rig.check();
+}
+
+/// Chunks that sleep where a growth goes serve it without a move, and as much idle memory sleeps in their place.
+#[test]
+fn what_sleeps_serves_in_place_of_what_would_move() {
+    let mut rig = Rig::new(1, 64, usize::MAX / 2);
+    assert!(rig.grow(8 * PAGE, None));
+    rig.arena.sleep(&mut rig.space);
+    assert_eq!(
+        (rig.arena.sleeping(), rig.space.reserved()),
+        (8 * PAGE, 8 * PAGE)
+    );
+    let mut take = |pages: usize| {
+        let taken = rig.space.allocate(pages * PAGE, GRANULE, &[ClassId::IDLE]);
+        if let Some(taken) = taken {
+            return taken.addr;
+        }
+        assert!(rig.grow(pages * PAGE, None));
+        rig.check();
+        let taken = rig.space.allocate(pages * PAGE, GRANULE, &[ClassId::IDLE]);
+        taken.unwrap().addr
+    };
+    let [first, second] = [take(2), take(2)];
+    assert_eq!((first, second), (BASE, BASE + 2 * PAGE));
+    rig.space.free(first, Owner::IDLE).unwrap();
+    // Two pages sleep at the front from now on, as if they had moved behind the second block.
+    assert!(rig.grow(3 * PAGE, None));
+    let third = rig.space.allocate(3 * PAGE, GRANULE, &[ClassId::IDLE]);
+    assert_eq!(third.unwrap().addr, BASE + 4 * PAGE);
+    assert_eq!((rig.arena.sleeping(), rig.made), (3 * PAGE, 8));
+    rig.check();
+    // They move once what is needed lies elsewhere, and nothing is made.
+    assert!(rig.grow(3 * PAGE, None));
+    assert_eq!((rig.arena.sleeping(), rig.made), (0, 8));
+    rig.check();
+    rig.trim(usize::MAX);
 }

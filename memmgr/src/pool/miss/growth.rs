@@ -96,20 +96,22 @@ impl Pool {
             // Before anybody waits for this growth: what frees adopted memory is anybody's code.
             if !std::mem::replace(&mut asked, true) {
                 segment::release_idle_orphans();
-                // What the request's own stream has freed can move only once that is idle.
-                if let Some(on) = request.on.filter(|on| on.core().is_idle()) {
-                    let ended = self.state.lock().order.end_epoch_of(on.core());
-                    self.complete_ended(ended);
-                }
+                self.complete_own(request);
                 continue;
             }
             let _ticket = Ticket(self);
-            let capacity = self.source.capacity()?;
-            if rounded > capacity.total {
-                return Ok(Growth::Refused);
-            }
+            // What sleeps is there without a question.
+            let free = if self.is_asleep(rounded) {
+                None
+            } else {
+                let capacity = self.source.capacity()?;
+                if rounded > capacity.total {
+                    return Ok(Growth::Refused);
+                }
+                capacity.free
+            };
             let take = |state: &mut State| state.take_usable_on(request);
-            if let Some(more) = self.preferred(rounded, capacity.free) {
+            if let Some(more) = self.preferred(rounded, free) {
                 // Where there is not that much, what is needed may be there.
                 match self.grow_by(mapped, more, Need::ANY, take) {
                     Ok(Some(taken)) => return Ok(taken.map_or(Growth::Elsewhere, Growth::Served)),
@@ -135,15 +137,23 @@ impl Pool {
         }
     }
 
+    /// Whether chunks sleep that are as long together as a growth for a request of `rounded` bytes.
+    fn is_asleep(&self, rounded: usize) -> bool {
+        let state = self.state.lock();
+        state.arena.sleeping() >= rounded.max(state.config.growth)
+    }
+
     /// By how much the pool should grow for a request of `rounded` bytes, if that is more than the request. An empty pool gets
     /// the configured growth at once: streams that take turns would otherwise take each other's last memory. A large one
     /// grows by a small part of itself, so that a thousand small requests do not make it grow a thousand times.
     fn preferred(&self, rounded: usize, free: Option<usize>) -> Option<usize> {
         let state = self.state.lock();
         let limit = state.config.limit.or(free).unwrap_or(usize::MAX);
-        let more = match state.space.reserved() {
+        // As if what sleeps were not there.
+        let awake = (state.space.reserved()).saturating_sub(state.arena.sleeping());
+        let more = match awake {
             0 => state.config.growth.min(limit),
-            reserved => reserved / STEPS / PAGE * PAGE,
+            awake => awake / STEPS / PAGE * PAGE,
         };
         let more = more - more % GRANULE;
         (more > rounded).then_some(more)
@@ -328,8 +338,12 @@ impl State {
             space,
             arena,
             counters,
+            tidied,
             ..
         } = self;
+        if !plan.wake.is_empty() {
+            tidied.note_woken();
+        }
         counters.growths = counters.growths.saturating_add(u64::from(!made.is_empty()));
         counters.moves = counters.moves.saturating_add(plan.moves.len() as u64);
         arena.finish(space, plan, made);

@@ -108,26 +108,32 @@ impl Pool {
         waited.map(|()| true)
     }
 
-    /// Before a pool of mapped memory grows: waits on the host for what has been freed, by the request's own stream too, if that
-    /// could spare a good part of the growth. Memory that work may touch cannot move; afterwards it can. Whether anything was
-    /// waited for.
+    /// Before a pool of device memory grows: waits on the host for what has been freed, by the request's own stream too, if that
+    /// could spare a good part of the growth. Memory that work may touch cannot move, nor join with other segments; afterwards it
+    /// can. Whether anything was waited for.
     pub(super) fn settle_before_growth(&self, rounded: usize) -> bool {
-        if self.source.mapped().is_none() {
+        let is_mapped = self.source.mapped().is_some();
+        if !is_mapped && !self.source.joins() {
             return false;
         }
         self.flush_front();
         let marks = {
             let mut state = self.state.lock();
-            let pending = state.space.stats().pending;
+            let found = match is_mapped {
+                true => state.space.owned(),
+                false => state.space.unsettled(),
+            };
+            let pending = match is_mapped {
+                true => state.space.stats().pending,
+                false => (found.iter()).fold(0usize, |sum, (len, _)| sum.saturating_add(*len)),
+            };
             let most = WAITS.saturating_add(state.calls() / CALLS);
             if pending < CHUNK || pending < rounded / 8 || state.counters.settled >= most {
                 return false;
             }
             state.counters.settled = state.counters.settled.saturating_add(1);
-            let owners: Vec<_> = (state.space.owned().into_iter())
-                .flat_map(|(_, owners)| owners.iter().copied().collect::<Vec<_>>())
-                .collect();
-            state.order.marks_of(owners.into_iter(), None)
+            let owners = (found.iter()).flat_map(|(_, owners)| owners.iter().copied());
+            state.order.marks_of(owners, None)
         };
         // What cannot be waited for (a stream that is being captured) stays pending.
         for mark in &marks {

@@ -1,9 +1,15 @@
-//! Mapped memory in one piece again, when nothing is live.
+//! Mapped memory in one piece again, or as in the beginning, when nothing is live.
 //!
 //! A growth moves idle chunks to where they are needed, so that after a while the memory lies in pieces, each with a part of a
-//! page at its ends that no request fits. When the last block has been freed all of it can be put together, which costs as
-//! many moves as there are chunks in the wrong place. It is done where that is little beside the calls that were made
-//! meanwhile; a program that repeats itself then needs no more memory than the first time.
+//! page at its ends that no request fits. When the last block has been freed it can begin anew: a program that repeats itself
+//! then needs no more memory than the first time.
+//!
+//! - **Chunks of one page**, as small pools have, are laid to sleep where they are (`arena/asleep.rs`), which costs no CUDA call. The
+//!   pool grows over them again as it did in the beginning, and is afterwards what it was then.
+//! - **Longer ones** would not lie as they did then. All memory is put together, which costs as many moves as there are chunks in
+//!   the wrong place.
+//!
+//! Either is done where that, and what follows from it, is little beside the calls that were made meanwhile.
 
 use super::{
     Ticket,
@@ -14,13 +20,18 @@ use crate::{
     sync::thread,
 };
 
-/// The moves up to the moment when the memory was last in one piece, and the calls up to the last attempt.
+/// As many calls must be made for each step that a pool of sleeping chunks takes again: a chunk that moves, a growth.
+const CALLS_ASLEEP: u64 = 128;
+
+/// The moves up to the moment when the memory was last in one piece or asleep, and the calls up to the last attempt.
 #[derive(Debug, Default, Clone, Copy)]
 pub(in crate::pool) struct Tidied {
     calls: u64,
     moves: u64,
     /// How many of all moves were made for that.
     own: u64,
+    /// The growths since then that went over chunks that were asleep.
+    woken: u64,
 }
 
 impl Tidied {
@@ -28,10 +39,15 @@ impl Tidied {
     pub(super) fn others(&self, moves: u64) -> u64 {
         moves.saturating_sub(self.own)
     }
+
+    /// A growth has gone over chunks that were asleep.
+    pub(super) fn note_woken(&mut self) {
+        self.woken = self.woken.saturating_add(1);
+    }
 }
 
 impl Pool {
-    /// Puts the memory together if that is due and nothing is live. A failure changes nothing, and nobody needs to know of it; the
+    /// Lets the memory begin anew if that is due and nothing is live. A failure changes nothing, and nobody needs to know of it; the
     /// next attempt is as many calls away as the last one was.
     pub(super) fn tidy(&self) {
         let Some(mapped) = self.source.mapped() else {
@@ -53,7 +69,16 @@ impl Pool {
             if state.growing.is_some() || idle != state.space.reserved() {
                 return;
             }
+            if state.arena.has_pages_only() {
+                let moves = state.counters.moves;
+                state.note_tidied(moves);
+                let State { space, arena, .. } = &mut *state;
+                arena.sleep(space);
+                return;
+            }
             state.growing = Some(thread::current().id());
+            let State { space, arena, .. } = &mut *state;
+            arena.wake(space);
             idle
         };
         let _ticket = Ticket(self);
@@ -81,18 +106,25 @@ impl State {
         self.release_due |= self.is_worth_tidying();
     }
 
-    /// Whether nothing is live, memory has moved, and so rarely that as many moves again cost little.
+    /// Whether nothing is live, memory has moved, and so rarely that as many moves again, and as many growths over what sleeps,
+    /// cost little.
     fn is_worth_tidying(&self) -> bool {
         let moved = self.counters.moves.saturating_sub(self.tidied.moves);
         let calls = self.calls().saturating_sub(self.tidied.calls);
-        self.space.in_use() == 0 && moved > 0 && moved.saturating_mul(CALLS) <= calls
+        let steps = moved.saturating_add(self.tidied.woken);
+        let each = match self.arena.has_pages_only() {
+            true => CALLS_ASLEEP,
+            false => CALLS,
+        };
+        self.space.in_use() == 0 && moved > 0 && steps.saturating_mul(each) <= calls
     }
 
-    /// All memory is in one piece, and there had been so many moves `before`.
+    /// All memory is in one piece, or asleep, and there had been so many moves `before`.
     fn note_tidied(&mut self, before: u64) {
         let moves = self.counters.moves;
         let own = moves.saturating_sub(before);
         self.tidied.moves = moves;
+        self.tidied.woken = 0;
         self.tidied.own = self.tidied.own.saturating_add(own);
     }
 

@@ -1,0 +1,108 @@
+//! Chunks that stay mapped where they are, in gaps: held, until a growth gets to them.
+//!
+//! A pool that grows from nothing packs its blocks: what is idle moves to the end before anything is made there. With all of
+//! its memory idle from the beginning it would leave holes instead, and in the end need more. So when nothing is live the
+//! chunks can be laid to sleep, and the pool grows over them as it did the first time: a chunk that is asleep where a growth
+//! goes serves in place of an idle one that would move there, which sleeps from then on.
+
+use super::{Arena, Chunk, PAGE};
+use crate::pool::best_fit::{Kind, Piece, Slot, Space};
+
+impl Arena {
+    /// The chunks that lie wholly inside idle spans, by address.
+    pub(super) fn idle_chunks<T: Default>(
+        &self,
+        space: &mut Space<T>,
+    ) -> Vec<(usize, Chunk, Slot)> {
+        let spans: Vec<Piece> = space.idle_spans(PAGE).collect();
+        let mut found: Vec<(usize, Chunk, Slot)> = Vec::new();
+        for span in spans {
+            let Kind::Idle(slot) = span.kind else {
+                continue;
+            };
+            let inside = self.chunks.range(span.addr..span.end);
+            found.extend(
+                inside
+                    .filter(|(start, chunk)| start.saturating_add(chunk.len) <= span.end)
+                    .map(|(start, chunk)| (*start, *chunk, slot)),
+            );
+        }
+        found.sort_unstable_by_key(|(start, _, _)| *start);
+        found
+    }
+
+    /// Takes all idle chunks out of the books, and leaves them where they are.
+    pub fn sleep<T: Default>(&mut self, space: &mut Space<T>) {
+        // The last of a span goes first.
+        for (start, chunk, slot) in self.idle_chunks(space).into_iter().rev() {
+            if space.unmap(slot, start, chunk.len) {
+                self.lay(start);
+            }
+        }
+    }
+
+    /// A chunk that has left the books sleeps.
+    pub(super) fn lay(&mut self, start: usize) {
+        if let Some(chunk) = self.chunks.remove(&start) {
+            self.asleep.insert(start, chunk);
+        }
+    }
+
+    /// A chunk that slept is to go into the books.
+    pub(super) fn rouse(&mut self, start: usize) {
+        if let Some(chunk) = self.asleep.remove(&start) {
+            self.chunks.insert(start, chunk);
+        }
+    }
+
+    /// Enters all chunks that sleep as idle memory.
+    pub fn wake<T: Default>(&mut self, space: &mut Space<T>) {
+        for (start, chunk) in std::mem::take(&mut self.asleep) {
+            let done = space.map(start, chunk.len, chunk.len);
+            debug_assert!(done, "what sleeps is a gap");
+            self.chunks.insert(start, chunk);
+        }
+    }
+
+    /// Whether all chunks are of one page, as far as there have been any.
+    pub fn has_pages_only(&self) -> bool {
+        self.longest <= PAGE
+    }
+
+    /// How much sleeps, in bytes.
+    pub fn sleeping(&self) -> usize {
+        let lens = self.asleep.values().map(|chunk| chunk.len);
+        lens.fold(0usize, usize::saturating_add)
+    }
+
+    /// The chunk that sleeps at an address or behind it.
+    pub(super) fn next_asleep(&self, addr: usize) -> Option<(usize, Chunk)> {
+        let (start, chunk) = self.asleep.range(addr..).next()?;
+        Some((*start, *chunk))
+    }
+
+    /// Where the chunk begins that sleeps around an address; the address itself if there is none.
+    pub(super) fn start_of_sleeper(&self, addr: usize) -> usize {
+        match self.asleep.range(..addr).next_back() {
+            Some((start, chunk)) if addr < start.saturating_add(chunk.len) => *start,
+            _ => addr,
+        }
+    }
+
+    /// What the books of the space say of chunks that sleep.
+    pub(super) fn check_asleep<T: Default>(&self, space: &Space<T>) -> Result<(), String> {
+        let parts = space.mapped_parts();
+        for (start, chunk) in &self.asleep {
+            let end = start.saturating_add(chunk.len);
+            let overlaps = |from: usize, to: usize| from < end && *start < to;
+            let before = self.chunks.range(..end).next_back();
+            if before.is_some_and(|(at, other)| overlaps(*at, at.saturating_add(other.len)))
+                || parts.iter().any(|part| overlaps(part.start, part.end))
+                || space.segment_of(*start).is_none()
+            {
+                return Err(format!("the chunk that sleeps at {start:#x} is in use"));
+            }
+        }
+        Ok(())
+    }
+}
