@@ -22,6 +22,7 @@ mod recorded;
 pub(crate) mod segment;
 mod uses;
 
+pub use front::Contention;
 pub(crate) use labels::Label;
 pub(crate) use live::Freed;
 pub(crate) use miss::{Busy, Seen, is_refused_by_limit};
