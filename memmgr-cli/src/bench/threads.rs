@@ -154,10 +154,7 @@ impl Crew {
 
 /// The numbers of threads that say something here: up to twice the processors.
 fn counts(quick: bool) -> Vec<usize> {
-    let most = std::env::var("MOST")
-        .ok()
-        .and_then(|m| m.parse().ok())
-        .unwrap_or((2 * cpus::usable().len()).clamp(2, MOST)); // SCRATCH
+    let most = (2 * cpus::usable().len()).clamp(2, MOST);
     let all = [1, 2, 4, 8, 16].into_iter();
     all.filter(|count| *count <= most && (!quick || *count <= 2))
         .collect()

@@ -44,8 +44,9 @@ const PROBES: usize = 4;
 const SHARE: usize = 100;
 /// A lane may have so many times its even share of that.
 const UNEVEN: usize = 2;
-/// A block has at most this part of a lane's even share.
+/// Its budget grows by this part of its even share. A block has at most as much, or this part of all, if that is more.
 const PART: usize = 8;
+const LARGEST: usize = 128;
 
 /// What a block in the front is; the low bits of its word.
 const WITH_USER: u64 = 1;
@@ -104,7 +105,7 @@ pub(super) struct Front {
     parts: OnceLock<Parts>,
     /// What all lanes may hold together, in bytes.
     total: AtomicUsize,
-    /// By how much a lane's budget grows, which is the length of the largest block too, in bytes.
+    /// By how much a lane's budget grows, in bytes.
     step: AtomicUsize,
     /// Grows with each flush: who has put something into a bin meanwhile takes it out again.
     flushes: AtomicU64,
@@ -171,10 +172,6 @@ impl Entry {
 impl Parts {
     fn new() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = std::env::var("LANES")
-            .ok()
-            .and_then(|l| l.parse().ok())
-            .unwrap_or(threads); // SCRATCH
         let lanes = threads.next_power_of_two().clamp(4, 64);
         Self {
             entries: (0..ENTRIES).map(|_| Entry::default()).collect(),
@@ -212,7 +209,7 @@ impl Front {
         match thread::turn() {
             Turn::Front => true,
             Turn::Last => {
-                if self.is_others() {
+                if self.is_beside_others() {
                     use_it();
                 }
                 true
@@ -224,7 +221,7 @@ impl Front {
     /// Whether others have done something in their lanes since the calling thread last asked. The lock does not tell: who works
     /// with the front is seldom there.
     #[cold]
-    pub fn is_others(&self) -> bool {
+    pub fn is_beside_others(&self) -> bool {
         let Some(parts) = self.parts.get() else {
             return false;
         };
@@ -235,6 +232,16 @@ impl Front {
             sum.wrapping_mul(31).wrapping_add(lane.held.pulse())
         });
         thread::is_new(std::ptr::from_ref(self).addr(), done)
+    }
+
+    /// As [`Front::is_beside_others`], every few times.
+    pub fn is_beside_others_now(&self) -> bool {
+        self.is_on() && thread::glances() && self.is_beside_others()
+    }
+
+    /// The length of the largest block, in bytes.
+    fn largest(&self) -> usize {
+        self.step().max(self.total.load(Relaxed) / LARGEST)
     }
 
     fn step(&self) -> usize {
@@ -275,9 +282,16 @@ impl Front {
             return Given::No;
         };
         let with_user = word(address, WITH_USER);
-        let is_here = |entry: &Entry| entry.word.load(Acquire) == with_user;
         let number = thread::remembered(address);
-        let known = parts.entry(number).filter(|entry| is_here(entry));
+        let known = parts
+            .entry(number)
+            .filter(|entry| entry.word.load(Acquire) == with_user);
+        // Of another thread's block the cache line is fetched once, to be written.
+        let is_here = |entry: &Entry| {
+            let word = &entry.word;
+            word.compare_exchange(with_user, with_user, Acquire, Relaxed)
+                .is_ok()
+        };
         let Some((number, entry)) = known
             .map(|entry| (number, entry))
             .or_else(|| parts.places(address).find(|(_, entry)| is_here(entry)))

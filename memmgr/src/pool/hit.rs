@@ -166,10 +166,12 @@ impl State {
         match met {
             Met::Holder => self.competed = PEACE,
             Met::Trace if self.competed > 0 => self.competed = PEACE,
+            // Who works with the front comes to the lock seldom, and is met there more seldom still.
+            Met::Trace if front.is_beside_others_now() => self.competed = PEACE,
             Met::Trace => return,
             Met::Nobody => {
                 self.competed -= 1;
-                if !self.competed.is_multiple_of(GLANCE) || !front.is_others() {
+                if !self.competed.is_multiple_of(GLANCE) || !front.is_beside_others() {
                     return;
                 }
                 self.competed = PEACE;

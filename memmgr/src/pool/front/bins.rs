@@ -172,7 +172,8 @@ impl Bin {
         let mut next = top.entry();
         std::iter::from_fn(move || {
             let number = next.checked_sub(1)?;
-            next = entries.get(number as usize)?.below.load(Relaxed);
+            // An exchange, though nobody else looks: the entry will be written, so its cache line is fetched for that at once.
+            next = entries.get(number as usize)?.below.swap(0, Relaxed);
             Some(number)
         })
     }

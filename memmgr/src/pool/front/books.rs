@@ -4,7 +4,7 @@ use super::*;
 
 /// A thread that has so many blocks in a bin frees what others get: those take them. Who takes one that the other needs would
 /// only make it come for another.
-const SURPLUS: u64 = bins::DEPTH / 4;
+pub(super) const SURPLUS: u64 = bins::DEPTH / 4;
 
 /// How threads have met at a pool, since it was made. For benchmarks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl State {
         let Some((len, live)) = self.space.block_at_mut(slot) else {
             return;
         };
-        if !live.is_plain() || len > front.step() {
+        if !live.is_plain() || len > front.largest() {
             return;
         }
         let vacant = parts

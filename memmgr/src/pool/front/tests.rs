@@ -201,3 +201,116 @@ fn after_a_shutdown_nothing_stays_in_the_front() {
     manager.trim().unwrap();
     assert_eq!(manager.stats().device[0].best_fit.reserved, 0);
 }
+
+/// Does some work in a thread whose lane is not that of the calling one.
+fn in_another_lane(work: &(impl Fn() + Sync)) {
+    fn below(lanes: u32, mine: u32, work: &(impl Fn() + Sync)) {
+        std::thread::scope(|scope| {
+            // One with this lane keeps its number until another has done the work.
+            scope.spawn(|| match thread::number() % lanes == mine {
+                true => below(lanes, mine, work),
+                false => work(),
+            });
+        });
+    }
+    let lanes = Parts::new().lanes.len() as u32;
+    below(lanes, thread::number() % lanes, work);
+}
+
+#[test]
+fn what_gathers_in_the_bins_of_another_thread_is_taken_over_at_once() {
+    let (manager, stream) = contended();
+    let allocate = |count: usize, size| -> Vec<usize> {
+        let one = |_| {
+            use_it();
+            manager
+                .allocate_device_on(size, &stream)
+                .unwrap()
+                .expose_provenance()
+        };
+        (0..count).map(one).collect()
+    };
+    let give = |blocks: &[usize]| {
+        in_another_lane(&|| {
+            for address in blocks {
+                use_it();
+                let block = std::ptr::with_exposed_provenance_mut(*address);
+                free(&manager, block, &stream).unwrap();
+            }
+        });
+    };
+    let surplus = books::SURPLUS as usize;
+    // So few the other thread may need itself.
+    let few = allocate(surplus - 1, 4096);
+    give(&few);
+    let own = allocate(surplus - 1, 4096);
+    assert!(own.iter().all(|block| !few.contains(block)));
+    let many = allocate(surplus + 4, 8192);
+    give(&many);
+    let before = manager.contention(0).unwrap();
+    assert_eq!((before.fetched, before.refused), (0, 0));
+    // A thread that has looked for nothing often does not look every time.
+    let mut others = Vec::new();
+    let first = loop {
+        let block = allocate(1, 8192);
+        if manager.contention(0).unwrap().fetched == 1 {
+            break block;
+        }
+        others.extend(block);
+        assert!(others.len() < 8, "it has not looked");
+    };
+    let mut again = [first, allocate(surplus + 3, 8192)].concat();
+    let after = manager.contention(0).unwrap();
+    let missed = after.missed - before.missed;
+    assert_eq!((missed, after.fetched), (1 + others.len() as u64, 1));
+    assert_eq!(after.from_front - before.from_front, again.len() as u64);
+    again.sort_unstable();
+    let mut many = many;
+    many.sort_unstable();
+    assert_eq!(again, many);
+    let figures = manager.stats().device[0].best_fit;
+    assert_eq!(figures.live_blocks, 2 * surplus + 3 + others.len());
+    manager.check().unwrap();
+    give(&own);
+    give(&again);
+    give(&others);
+    assert_eq!(manager.stats().device[0].best_fit.in_use, 0);
+}
+
+#[test]
+fn a_bin_that_is_full_gives_half_of_its_blocks_back() {
+    let (manager, stream) = contended();
+    let depth = bins::DEPTH as usize;
+    let blocks: Vec<_> = (0..=depth)
+        .map(|_| {
+            use_it();
+            let block = manager.allocate_device_on(4096, &stream).unwrap();
+            let address = block.expose_provenance();
+            // Another thread takes the lock, or this one would soon have its bias, and leave the front.
+            let look = || {
+                let block = std::ptr::with_exposed_provenance(address);
+                manager.device_segment(block).is_some()
+            };
+            assert!(std::thread::scope(|scope| scope
+                .spawn(look)
+                .join()
+                .unwrap()));
+            block
+        })
+        .collect();
+    let locked = || manager.contention(0).unwrap().locked;
+    for (number, block) in blocks.iter().enumerate() {
+        use_it();
+        let before = locked();
+        free(&manager, *block, &stream).unwrap();
+        assert_eq!(locked() > before, number == depth, "block {number}");
+    }
+    let held = manager.contention(0).unwrap().from_front;
+    for _ in 0..depth / 2 {
+        use_it();
+        manager.allocate_device_on(4096, &stream).unwrap();
+    }
+    let after = manager.contention(0).unwrap();
+    assert_eq!(after.from_front - held, depth as u64 / 2);
+    manager.check().unwrap();
+}

@@ -12,6 +12,8 @@ const CALLS: u32 = 8192;
 const REMEMBERED: usize = 512;
 /// How often in a row a thread looks into the bins of others for nothing before it seldom does, and how seldom then.
 const IN_VAIN: u32 = 8;
+/// After how many traces of others a thread looks whether they work with the front.
+const EVERY: u32 = 4;
 
 thread_local! {
     static CREDIT: Cell<u32> = const { Cell::new(0) };
@@ -23,6 +25,7 @@ thread_local! {
     static NUMBER: Cell<u32> = const { Cell::new(u32::MAX) };
     static CLAIMED: Claimed = const { Claimed(Cell::new(u32::MAX)) };
     static VAIN: Cell<u32> = const { Cell::new(0) };
+    static GLANCE: Cell<u32> = const { Cell::new(0) };
 }
 
 /// What this call of the thread does.
@@ -61,6 +64,13 @@ pub(super) fn renew() {
 pub(super) fn is_new(front: usize, done: u64) -> bool {
     let (last, seen) = SEEN.replace((front, done));
     last == front && seen != done
+}
+
+/// Whether the thread looks now what others do.
+pub(super) fn glances() -> bool {
+    let glance = GLANCE.get();
+    GLANCE.set(glance.wrapping_add(1));
+    glance.is_multiple_of(EVERY)
 }
 
 /// Whether the thread looks into the bins of others now.
