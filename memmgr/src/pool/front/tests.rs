@@ -217,6 +217,17 @@ fn in_another_lane(work: &(impl Fn() + Sync)) {
     below(lanes, thread::number() % lanes, work);
 }
 
+/// Another thread takes the lock; or the calling one would soon have its bias, and leave the front.
+fn let_another_in(manager: &MemoryManager, address: usize) {
+    let look = || {
+        let block = std::ptr::with_exposed_provenance(address);
+        manager.device_segment(block).is_some()
+    };
+    assert!(std::thread::scope(|scope| {
+        scope.spawn(look).join().unwrap()
+    }));
+}
+
 #[test]
 fn what_gathers_in_the_bins_of_another_thread_is_taken_over_at_once() {
     let (manager, stream) = contended();
@@ -245,6 +256,7 @@ fn what_gathers_in_the_bins_of_another_thread_is_taken_over_at_once() {
     give(&few);
     let own = allocate(surplus - 1, 4096);
     assert!(own.iter().all(|block| !few.contains(block)));
+    let_another_in(&manager, own[0]);
     let many = allocate(surplus + 4, 8192);
     give(&many);
     let before = manager.contention(0).unwrap();
