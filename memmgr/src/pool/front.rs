@@ -20,7 +20,7 @@ use super::{FreeOn, GRANULE, Pool, State, best_fit};
 use crate::sync::{
     OnceLock,
     atomic::{
-        AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
+        AtomicBool, AtomicU64, AtomicUsize,
         Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
     },
 };
@@ -38,7 +38,7 @@ mod thread;
 pub use books::Contention;
 
 /// How many blocks can be in the front, and in how many neighbouring places one is looked for.
-const ENTRIES: usize = 8192;
+const ENTRIES: usize = if cfg!(shuttle) { 16 } else { 8192 };
 const PROBES: usize = 4;
 /// Of the reserved bytes, the bins have at most this part together.
 const SHARE: usize = 100;
@@ -79,7 +79,7 @@ struct Entry {
     /// The stream that it was allocated on, by uid; 0 without one.
     stream: AtomicU64,
     /// In a bin: the number of the entry below, plus one.
-    below: AtomicU32,
+    below: AtomicU64,
     raw: AtomicBool,
 }
 
@@ -110,7 +110,7 @@ pub(super) struct Front {
     /// Grows with each flush: who has put something into a bin meanwhile takes it out again.
     flushes: AtomicU64,
     /// How many flushes are on their way: until they are over, nothing goes from bin to bin.
-    flushing: AtomicU32,
+    flushing: AtomicU64,
     shared: Shared,
 }
 
@@ -162,6 +162,12 @@ pub(super) fn use_it() {
     thread::renew();
 }
 
+/// As [`use_it`], in a program of the model checker.
+#[cfg(all(shuttle, feature = "sim"))]
+pub(crate) fn use_it_in_model() {
+    thread::start();
+}
+
 impl Entry {
     #[inline]
     fn suits(&self, len: usize, stream: u64) -> bool {
@@ -172,7 +178,10 @@ impl Entry {
 impl Parts {
     fn new() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let lanes = threads.next_power_of_two().clamp(4, 64);
+        let lanes = match cfg!(shuttle) {
+            true => 2,
+            false => threads.next_power_of_two().clamp(4, 64),
+        };
         Self {
             entries: (0..ENTRIES).map(|_| Entry::default()).collect(),
             lanes: (0..lanes)

@@ -13,9 +13,9 @@ use crate::sync::atomic::{
 };
 
 /// How many blocks a bin has at most.
-pub(super) const DEPTH: u64 = 64;
+pub(super) const DEPTH: u64 = if cfg!(shuttle) { 4 } else { 64 };
 /// Bins of a lane are in sets of a cache line, and a size's bin is in one set.
-const SETS: usize = 64;
+const SETS: usize = if cfg!(shuttle) { 1 } else { 64 };
 const WAYS: usize = 4;
 
 const ENTRY_BITS: u32 = 14;
@@ -126,9 +126,9 @@ impl Bin {
             if top.count() >= DEPTH {
                 return false;
             }
-            entry.below.store(top.entry(), Relaxed);
+            entry.below.store(top.entry().into(), Relaxed);
             let next = top.changed(number.wrapping_add(1), top.count().wrapping_add(1));
-            match (self.top).compare_exchange_weak(top.0, next.0, SeqCst, Relaxed) {
+            match (self.top).compare_exchange(top.0, next.0, SeqCst, Relaxed) {
                 Ok(_) => return true,
                 Err(now) => top = Top(now),
             }
@@ -149,9 +149,9 @@ impl Bin {
             if !suits(entry) {
                 return None;
             }
-            let below = entry.below.load(Relaxed);
+            let below = entry.below.load(Relaxed) as u32;
             let next = top.changed(below, top.count().wrapping_sub(1));
-            match (self.top).compare_exchange_weak(top.0, next.0, SeqCst, Acquire) {
+            match (self.top).compare_exchange(top.0, next.0, SeqCst, Acquire) {
                 Ok(_) => return Some((number, entry)),
                 Err(now) => top = Top(now),
             }
@@ -164,7 +164,7 @@ impl Bin {
         let mut top = self.top();
         while top.entry() != 0 {
             let next = top.changed(0, 0);
-            match (self.top).compare_exchange_weak(top.0, next.0, SeqCst, Acquire) {
+            match (self.top).compare_exchange(top.0, next.0, SeqCst, Acquire) {
                 Ok(_) => break,
                 Err(now) => top = Top(now),
             }
@@ -173,7 +173,7 @@ impl Bin {
         std::iter::from_fn(move || {
             let number = next.checked_sub(1)?;
             // An exchange, though nobody else looks: the entry will be written, so its cache line is fetched for that at once.
-            next = entries.get(number as usize)?.below.swap(0, Relaxed);
+            next = entries.get(number as usize)?.below.swap(0, Relaxed) as u32;
             Some(number)
         })
     }

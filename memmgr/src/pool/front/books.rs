@@ -334,7 +334,7 @@ impl Pool {
             }
             drop(state);
             self.flush_front();
-            std::thread::yield_now();
+            crate::sync::thread::yield_now();
         }
     }
 
@@ -347,7 +347,7 @@ impl Pool {
             from_front: counted.handed_out,
             missed: shared.missed.load(Relaxed),
             fetched: shared.fetched.load(Relaxed),
-            refused: u64::from(counted.refused),
+            refused: counted.refused,
             flushes: self.front.flushes.load(Relaxed),
             locked: met.locked,
             waited: met.waited,

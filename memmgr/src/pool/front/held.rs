@@ -9,7 +9,7 @@
 
 use super::super::GRANULE;
 use crate::sync::atomic::{
-    AtomicU32, AtomicU64, AtomicUsize,
+    AtomicU64, AtomicUsize,
     Ordering::{Relaxed, SeqCst},
 };
 
@@ -19,8 +19,8 @@ const ONE: u64 = 1 << 32;
 const HALF: u64 = 1 << 63;
 
 /// After so many blocks that were refused it is asked what the bins have been good for: fewer than so many for each is little.
-const PATIENCE: u32 = 64;
-const FEW: u32 = 4;
+const PATIENCE: u64 = 64;
+const FEW: u64 = 4;
 
 #[derive(Debug, Default)]
 pub(super) struct Held {
@@ -33,9 +33,9 @@ pub(super) struct Held {
     /// What the bins may have, in bytes: part of what all lanes may have together.
     budget: AtomicUsize,
     /// How many blocks were refused, as they would have gone beyond that.
-    refused: AtomicU32,
+    refused: AtomicU64,
     /// How often a block had been handed out when that was last looked at.
-    looked: AtomicU32,
+    looked: AtomicU64,
 }
 
 /// What the lanes may still take, in bytes. It falls below zero when the pool shrinks, and wraps then.
@@ -117,7 +117,7 @@ impl Held {
         if !refused.is_multiple_of(PATIENCE) {
             return false;
         }
-        let now = (self.word.load(Relaxed) / ONE) as u32;
+        let now = self.word.load(Relaxed) / ONE;
         let before = self.looked.swap(now, Relaxed);
         now.wrapping_sub(before) < PATIENCE * FEW
     }
@@ -204,7 +204,7 @@ pub(in crate::pool) struct Counted {
     /// What was asked for beyond what the books know, in bytes; wraps.
     pub asked: usize,
     /// How many blocks were refused for want of budget; wraps.
-    pub refused: u32,
+    pub refused: u64,
 }
 
 impl Counted {

@@ -1,10 +1,11 @@
 //! What a thread knows of the fronts: for how many calls it works with them, its number, and where the entries of its blocks are.
 
 use super::{GRANULE, mix};
-use std::{
-    cell::Cell,
-    sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+use crate::sync::{
+    atomic::{AtomicU64, Ordering::Relaxed},
+    thread_local,
 };
+use std::cell::Cell;
 
 /// How many calls a thread works with the front before it looks again whether threads compete.
 const CALLS: u32 = 8192;
@@ -52,37 +53,41 @@ pub(super) fn turn() -> Turn {
     })
 }
 
-/// This thread works with the front from now on.
+/// This thread works with the front from now on. Under the model checker only where a program wants it, since it has enough to
+/// try without.
 #[cold]
 pub(super) fn renew() {
     if cfg!(not(shuttle)) {
-        CREDIT.with(|credit| credit.set(CALLS));
+        start();
     }
+}
+
+/// As [`renew`], under the model checker too.
+pub(super) fn start() {
+    CREDIT.with(|credit| credit.set(CALLS));
 }
 
 /// Whether others have done something since the thread was told of this front last.
 pub(super) fn is_new(front: usize, done: u64) -> bool {
-    let (last, seen) = SEEN.replace((front, done));
+    let (last, seen) = SEEN.with(|last| last.replace((front, done)));
     last == front && seen != done
 }
 
 /// Whether the thread looks now what others do.
 pub(super) fn glances() -> bool {
-    let glance = GLANCE.get();
-    GLANCE.set(glance.wrapping_add(1));
+    let glance = GLANCE.with(|glance| glance.replace(glance.get().wrapping_add(1)));
     glance.is_multiple_of(EVERY)
 }
 
 /// Whether the thread looks into the bins of others now.
 pub(super) fn may_look_elsewhere() -> bool {
-    let vain = VAIN.get();
-    VAIN.set(vain.wrapping_add(1));
+    let vain = VAIN.with(|vain| vain.replace(vain.get().wrapping_add(1)));
     vain < IN_VAIN || vain.is_multiple_of(IN_VAIN)
 }
 
 /// It has found something there.
 pub(super) fn has_found() {
-    VAIN.set(0);
+    VAIN.with(|vain| vain.set(0));
 }
 
 /// Numbers that threads have. One that ends gives its number to the next, so that as few lanes as possible are shared.
@@ -98,14 +103,14 @@ impl Drop for Claimed {
 
 fn give_back(number: u32) {
     if let Some(bit) = 1u64.checked_shl(number) {
-        TAKEN.fetch_and(!bit, Relaxed);
+        TAKEN.fetch_sub(bit, Relaxed);
     }
 }
 
 /// The number of the calling thread, for the choice of its lane.
 #[inline]
 pub(super) fn number() -> u32 {
-    match NUMBER.get() {
+    match NUMBER.with(Cell::get) {
         u32::MAX => claim(),
         number => number,
     }
@@ -113,7 +118,7 @@ pub(super) fn number() -> u32 {
 
 #[cold]
 fn claim() -> u32 {
-    static MORE: AtomicU32 = AtomicU32::new(0);
+    static MORE: AtomicU64 = AtomicU64::new(0);
     let lowest = |taken: u64| Some(taken | taken.checked_add(1)?);
     let number = match TAKEN.fetch_update(Relaxed, Relaxed, lowest) {
         Ok(before) => {
@@ -125,9 +130,9 @@ fn claim() -> u32 {
             number
         }
         // More threads than numbers: they share.
-        Err(_) => MORE.fetch_add(1, Relaxed) % u64::BITS,
+        Err(_) => MORE.fetch_add(1, Relaxed) as u32 % u64::BITS,
     };
-    NUMBER.set(number);
+    NUMBER.with(|mine| mine.set(number));
     number
 }
 
