@@ -100,9 +100,12 @@ fn taken_and_emptied() {
 fn moved_and_counted() {
     let (manager, stream, had) = machine();
     use_front();
+    // A stream that the pool does not know yet makes it empty all bins.
+    let block = had.allocate(&manager, &stream);
+    had.free(block, &manager, &stream);
     // Whoever looks goes through the bins of this thread first. They have something, so that the lock is free afterwards.
     let other = Stream::new().unwrap();
-    // (The first block of a pool is made at length, and in no bin.)
+    // (The first block of a stream is made at length, and in no bin.)
     for _ in 0..3 {
         let block = had.allocate(&manager, &other);
         had.free(block, &manager, &other);
