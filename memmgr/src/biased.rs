@@ -55,6 +55,9 @@ struct Turns {
     last: u64,
     in_a_row: u32,
     withdrawals: u32,
+    /// How often the mutex was taken, and how often it was waited for.
+    taken: u64,
+    waited: u64,
     /// Whose the flags are; a thread has one at most.
     flags: [u64; FLAGS],
     /// How many have been somebody's: the first ones.
@@ -79,6 +82,10 @@ impl Turns {
     }
 }
 
+/// The bias, in lines of its own: all threads read it, also those that need no lock, and it seldom changes.
+#[repr(align(128))]
+struct Bias(AtomicU64);
+
 /// The flags, in a line of their own.
 #[repr(align(64))]
 struct Flags([AtomicBool; FLAGS]);
@@ -96,7 +103,7 @@ impl Flags {
 pub(crate) struct Biased<T> {
     /// The thread that may enter without the mutex, and in the lowest bits its flag. Set by that thread, and withdrawn by
     /// anybody, with the mutex held.
-    bias: AtomicU64,
+    bias: Bias,
     /// Whether the thread with the bias is inside. Each is written only by the thread whose it is, and by the one that makes it
     /// its own.
     inside: Flags,
@@ -119,6 +126,17 @@ pub(crate) enum Met {
     Trace,
     /// Another thread had it, and was waited for.
     Holder,
+}
+
+/// How often threads have met at the lock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Meetings {
+    /// How often it was taken, other than by the thread that has its bias.
+    pub locked: u64,
+    /// How often it was taken then.
+    pub waited: u64,
+    /// How often a bias was withdrawn.
+    pub withdrawn: u64,
 }
 
 /// The value, as long as this lives.
@@ -151,12 +169,14 @@ impl<T> Biased<T> {
     /// A lock that nobody holds.
     pub fn new(value: T) -> Self {
         Self {
-            bias: AtomicU64::new(NOBODY),
+            bias: Bias(AtomicU64::new(NOBODY)),
             inside: Flags([const { AtomicBool::new(false) }; FLAGS]),
             mutex: Mutex::new(Turns {
                 last: NOBODY,
                 in_a_row: 0,
                 withdrawals: 0,
+                taken: 0,
+                waited: 0,
                 flags: [NOBODY; FLAGS],
                 used: 0,
             }),
@@ -199,7 +219,11 @@ impl<T> Biased<T> {
                 };
                 (self.enter_with_mutex(me, turns), met)
             }
-            Err(_) => (self.enter_with_mutex(me, lock(&self.mutex)), Met::Holder),
+            Err(_) => {
+                let mut turns = lock(&self.mutex);
+                turns.waited = turns.waited.wrapping_add(1);
+                (self.enter_with_mutex(me, turns), Met::Holder)
+            }
         }
     }
 
@@ -212,7 +236,7 @@ impl<T> Biased<T> {
     /// Enters with the bias, if this thread has it.
     #[inline]
     fn enter(&self, me: u64) -> Option<Guard<'_, T>> {
-        let bias = self.bias.load(Relaxed);
+        let bias = self.bias.0.load(Relaxed);
         if bias >> FLAG_BITS != me {
             return None;
         }
@@ -231,7 +255,7 @@ impl<T> Biased<T> {
         inside.store(true, Relaxed);
         // Who withdraws the bias makes the processor keep this order; the compiler has to be told.
         compiler_fence(SeqCst);
-        if self.bias.load(Relaxed) == bias {
+        if self.bias.0.load(Relaxed) == bias {
             return Some(Guard {
                 lock: self,
                 flag: Some(inside),
@@ -246,6 +270,7 @@ impl<T> Biased<T> {
     /// Enters with the mutex: withdraws the bias of another thread, and takes it over if that is worth it.
     #[cold]
     fn enter_with_mutex<'a>(&'a self, me: u64, mut turns: MutexGuard<'a, Turns>) -> Guard<'a, T> {
+        turns.taken = turns.taken.wrapping_add(1);
         if self.withdraw() {
             turns.withdrawals = turns.withdrawals.saturating_add(1);
         }
@@ -266,7 +291,7 @@ impl<T> Biased<T> {
                 // It is inside, so that it waits for itself if it comes again now.
                 mine.store(true, Relaxed);
                 flag = Some(mine);
-                self.bias.store(bias, Relaxed);
+                self.bias.0.store(bias, Relaxed);
             }
         }
         Guard {
@@ -280,11 +305,11 @@ impl<T> Biased<T> {
     /// Withdraws the bias, and waits until the thread that had it is outside; whether anybody had it. The mutex is held, so
     /// nobody gets it meanwhile.
     fn withdraw(&self) -> bool {
-        let bias = self.bias.load(Relaxed);
+        let bias = self.bias.0.load(Relaxed);
         if bias == NOBODY {
             return false;
         }
-        self.bias.store(NOBODY, Relaxed);
+        self.bias.0.store(NOBODY, Relaxed);
         barrier::everywhere();
         let inside = self.inside.of(bias);
         let mut looks = 0u32;
@@ -297,6 +322,16 @@ impl<T> Biased<T> {
             }
         }
         true
+    }
+
+    /// How threads have met here.
+    pub fn meetings(&self) -> Meetings {
+        let turns = lock(&self.mutex);
+        Meetings {
+            locked: turns.taken,
+            waited: turns.waited,
+            withdrawn: u64::from(turns.withdrawals),
+        }
     }
 
     /// The value, which nobody else can reach.

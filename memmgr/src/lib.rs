@@ -131,6 +131,8 @@ pub use graph::{CaptureMode, Graph};
 pub use manager::{LiveBlock, MemoryManager, PeakScope, ShutdownReport};
 pub use mode::{DeviceAllocatorMode, UnknownMode};
 pub use out_of_memory::{Holder, Holders, OutOfMemory, SizeCount};
+#[doc(hidden)]
+pub use pool::Contention;
 pub use pool::observer::{By, Observer, SegmentChange};
 pub use scope::Scope;
 pub use snapshot::Snapshot;

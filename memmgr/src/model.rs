@@ -7,7 +7,7 @@ use crate::{
     event::{self, Fence},
     event_cache,
     planted::Mistake,
-    pool::segment,
+    pool::{self, segment},
     process,
     stream::{self, Stream, handle_of},
 };
@@ -24,6 +24,11 @@ pub fn begin(mistake: Option<Mistake>) {
 
 pub(crate) fn is_planted(mistake: Mistake) -> bool {
     *MADE.lock().unwrap_or_else(PoisonError::into_inner) == Some(mistake)
+}
+
+/// The calling thread works with the fronts of pools from now on, as if it had found their locks taken.
+pub fn use_front() {
+    pool::use_it_in_model();
 }
 
 /// A fence that has not been recorded yet, as a pool has for what a stream freed.

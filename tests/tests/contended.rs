@@ -12,6 +12,7 @@ use std::{
     sync::{
         Barrier, Mutex,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
+        mpsc,
     },
     time::{Duration, Instant},
 };
@@ -192,6 +193,95 @@ fn threads_on_one_stream_never_share_a_byte() {
 #[test]
 fn threads_on_streams_of_their_own_never_share_a_byte() {
     compete(THREADS);
+}
+
+/// One thread allocates and another frees, so that blocks gather where nobody asks for them.
+#[test]
+fn what_one_thread_frees_serves_the_one_that_allocates() {
+    let size = 512 * MIB;
+    let manager = manager(size);
+    let claims = Claims::new(&manager, size);
+    let stream = Stream::new().unwrap();
+    let before = manager.stats().device[0].best_fit;
+    let (until, counted) = (Instant::now() + duration(), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for pair in 0..THREADS / 2 {
+            let (sender, receiver) = mpsc::sync_channel::<(usize, usize)>(200);
+            let (manager, claims, stream, counted) = (&manager, &claims, &stream, &counted);
+            let me = pair as u32 + 1;
+            scope.spawn(move || {
+                let mut random = Rng(pair as u64);
+                while Instant::now() < until {
+                    for _ in 0..100 {
+                        let size = GRANULE << random.below(3);
+                        let block = manager.allocate_device_on(size, stream).unwrap();
+                        counted.fetch_add(1, Relaxed);
+                        claims.claim(block, size, me);
+                        sender.send((block.expose_provenance(), size)).unwrap();
+                    }
+                }
+            });
+            scope.spawn(move || {
+                for (address, size) in receiver {
+                    let block = std::ptr::with_exposed_provenance_mut(address);
+                    claims.release(block, size, me);
+                    free(manager, block, stream);
+                }
+            });
+        }
+        // What is on its way is little: half of all can be had at any moment.
+        while Instant::now() < until {
+            let half = manager.allocate_device_on(size / 2, &stream).unwrap();
+            counted.fetch_add(1, Relaxed);
+            claims.claim(half, size / 2, u32::MAX);
+            claims.release(half, size / 2, u32::MAX);
+            free(&manager, half, &stream);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let after = manager.stats().device[0].best_fit;
+    let counted = counted.into_inner();
+    let met = manager.contention(0).unwrap();
+    eprintln!("{counted} allocations, {met:?}");
+    assert_eq!(after.allocations - before.allocations, counted);
+    assert_eq!(after.frees - before.frees, counted);
+    assert_eq!((after.in_use, after.growths), (0, before.growths));
+    assert_sound(&manager);
+}
+
+/// Threads that end leave blocks behind in their bins; those that come use them.
+#[test]
+fn threads_that_come_and_go_lose_nothing() {
+    let size = 256 * MIB;
+    let manager = manager(size);
+    let claims = Claims::new(&manager, size);
+    let stream = Stream::new().unwrap();
+    let parcels = Mutex::default();
+    let (until, counted) = (Instant::now() + duration(), AtomicU64::new(0));
+    let mut generations = 0;
+    while Instant::now() < until {
+        let end = until.min(Instant::now() + Duration::from_millis(20));
+        std::thread::scope(|scope| {
+            for number in 0..THREADS {
+                let (manager, claims, parcels) = (&manager, &claims, &parcels);
+                let (stream, counted) = (&stream, &counted);
+                scope.spawn(move || {
+                    work(number, manager, claims, stream, parcels, end, counted);
+                });
+            }
+        });
+        generations += 1;
+    }
+    for (address, size, by) in parcels.into_inner().unwrap() {
+        let block = std::ptr::with_exposed_provenance_mut(address);
+        claims.release(block, size, by);
+        free(&manager, block, &stream);
+    }
+    assert!(generations > 1 && counted.into_inner() > 0);
+    let whole = manager.allocate_device_on(size, &stream).unwrap();
+    free(&manager, whole, &stream);
+    assert_eq!(manager.stats().device[0].best_fit.in_use, 0);
+    assert_sound(&manager);
 }
 
 /// All memory is asked for again and again: what the threads hold back must not be missing.

@@ -52,9 +52,31 @@ pub struct Row {
     /// The most bytes held from CUDA at one time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak_reserved_bytes: Option<u64>,
+    /// How threads met at the pool, in all passes and the warm-up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub met: Option<Met>,
     /// Requests of all passes that could not be met.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failures: Option<u64>,
+}
+
+/// How threads met at the pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Met {
+    pub calls: u64,
+    /// Of the requests, the share that was served without the lock.
+    pub front: f64,
+    /// Requests that bypass the lock and had to take it, and those of them that got what another thread held back.
+    pub missed: u64,
+    pub fetched: u64,
+    /// Blocks that a thread had no room to hold back.
+    pub refused: u64,
+    pub flushes: u64,
+    /// How often the lock was taken by a thread without its bias, and how often it was waited for.
+    pub locked: u64,
+    pub waited: u64,
+    /// How often a bias was withdrawn.
+    pub withdrawn: u64,
 }
 
 impl Row {
@@ -99,6 +121,10 @@ impl Row {
                 notes.push(format!("held x{:.3}", reserved as f64 / live as f64));
             }
             _ => (),
+        }
+        if let Some(met) = self.met {
+            let locked = 100.0 * met.locked as f64 / met.calls.max(1) as f64;
+            notes.push(format!("locked {locked:.2}%"));
         }
         if self.passes < usual {
             notes.push(format!("of {}", self.passes));

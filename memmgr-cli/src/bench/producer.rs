@@ -14,7 +14,7 @@ use super::Bench;
 use super::figure::Row;
 use super::reference::{List, Tree};
 use super::subject::{Device, Null, Subject, with_pool};
-use super::threads::{Crew, Locked, PASSES, pause};
+use super::threads::{Crew, Locked, PASSES, met, pause};
 use crate::error::{Failure, Result};
 use crate::options::Reference;
 
@@ -114,12 +114,15 @@ pub fn run<W: Write>(bench: &mut Bench<'_, W>) -> Result<()> {
     for own in [false, true] {
         let case = format!("{} stream{pinned}", if own { "own" } else { "one" });
         let row = |subject, samples: Vec<f64>| Row::new("producer", &case, subject, "ns", &samples);
-        let samples = with_pool(|manager| {
+        let (samples, met) = with_pool(|manager| {
             let streams = [Stream::new()?, Stream::new()?];
             let stream = |index: usize| &streams[if own { index } else { 0 }];
-            measure(&crew, pairs, |index| Device::new(manager, stream(index)))
+            let samples = measure(&crew, pairs, |index| Device::new(manager, stream(index)))?;
+            Ok((samples, met(manager, bench.options.device)))
         })?;
-        let mut rows = vec![row("memmgr", samples)];
+        let mut ours = row("memmgr", samples);
+        ours.met = met;
+        let mut rows = vec![ours];
         if !own {
             // The others know no streams.
             rows.push(row("null", measure(&crew, pairs, |_| Null::new())?));

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memmgr::Stream;
+use memmgr::{MemoryManager, Stream};
 
-use super::figure::Row;
+use super::figure::{Met, Row};
 use super::loops;
 use super::reference::{List, Tree};
 use super::subject::{Device, Null, Subject, with_pool};
@@ -203,7 +203,7 @@ fn case<W: Write>(
         failed: &failed,
     };
     let mut rows = Vec::new();
-    let times = with_pool(|manager| {
+    let (times, met) = with_pool(|manager| {
         let count = if own { crew.threads } else { 1 };
         let streams = (0..count).map(|_| Stream::new());
         let streams = streams.collect::<Result<Vec<_>, _>>()?;
@@ -214,9 +214,11 @@ fn case<W: Write>(
         for stream in &streams {
             stream.synchronize()?;
         }
-        Ok(times)
+        Ok((times, met(manager, bench.options.device)))
     })?;
-    rows.push(row("memmgr", times));
+    let mut ours = row("memmgr", times);
+    ours.met = met;
+    rows.push(ours);
     if own {
         // The others know no streams.
         return Ok(rows);
@@ -230,6 +232,25 @@ fn case<W: Write>(
         rows.push(row("btree", mixed.locked(crew, Tree::new())?));
     }
     Ok(rows)
+}
+
+/// How threads have met in the pool of a device, of which all calls were theirs.
+pub fn met(manager: &MemoryManager, device: i32) -> Option<Met> {
+    let contention = manager.contention(device)?;
+    let stats = manager.stats().device;
+    let pool = &stats.iter().find(|stats| stats.device == device)?.best_fit;
+    let share = contention.from_front as f64 / pool.allocations.max(1) as f64;
+    Some(Met {
+        calls: pool.allocations.saturating_add(pool.frees),
+        front: (share * 1e6).round() / 1e6,
+        missed: contention.missed,
+        fetched: contention.fetched,
+        refused: contention.refused,
+        flushes: contention.flushes,
+        locked: contention.locked,
+        waited: contention.waited,
+        withdrawn: contention.withdrawn,
+    })
 }
 
 /// What each thread does in a pass.

@@ -47,7 +47,7 @@ fn one_thread_at_a_time_is_inside_whoever_has_the_bias() {
 fn acquire_bias(lock: &Biased<u32>) -> u64 {
     for _ in 0..PATIENCE << (MOST_DOUBLINGS + 1) {
         drop(lock.lock());
-        let bias = lock.bias.load(Relaxed);
+        let bias = lock.bias.0.load(Relaxed);
         if bias >> FLAG_BITS == me() {
             return bias;
         }
@@ -117,7 +117,7 @@ fn without_a_flag_the_lock_is_a_mutex() {
     for _ in 0..3 * PATIENCE {
         assert!(lock.lock().mutex.is_some());
     }
-    assert_eq!(lock.bias.load(Relaxed), NOBODY);
+    assert_eq!(lock.bias.0.load(Relaxed), NOBODY);
 }
 
 /// A value that one thread writes with the bias is seen by another that waits for it.

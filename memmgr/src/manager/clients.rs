@@ -7,6 +7,7 @@ use crate::{
     config::is_share,
     cuda,
     error::{Error, Result},
+    pool::Contention,
     process,
     stream::{Stream, handle_of},
     sync::lock,
@@ -51,6 +52,14 @@ impl MemoryManager {
         (self.inner.states())
             .find_map(|state| state.pool.segment_at(address))
             .map(|(base, len)| (cuda::pointer(base), len))
+    }
+
+    /// How threads have met at a device's own pool; `None` if it has not been used. For benchmarks: unlike
+    /// [`MemoryManager::stats`], this gives nothing back that threads hold ready.
+    #[doc(hidden)]
+    pub fn contention(&self, device: i32) -> Option<Contention> {
+        let state = self.inner.known_state(device)?;
+        Some(state.pool.contention())
     }
 
     /// Whether this process can use the manager at all; makes no CUDA call.

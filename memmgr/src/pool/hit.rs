@@ -6,7 +6,7 @@
 use super::{
     FreeOn, Pool, State,
     best_fit::{ClassId, Owner, OwnerId, Single, Slot},
-    front::{self, Front, Taken},
+    front::{self, Front, Given, Wanted},
     live::{Live, Place},
     order::{Order, Ready},
 };
@@ -14,6 +14,9 @@ use crate::{biased::Met, stream::Handle, sync::atomic::Ordering::Relaxed};
 
 /// For how many calls in a row a thread must be alone before nobody competes any more.
 const PEACE: u32 = 4096;
+
+/// After how many of them it looks whether others work with the front.
+const GLANCE: u32 = 64;
 
 /// A request that found nothing: as long as nothing becomes free, it finds nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,29 +40,31 @@ impl Pool {
 
     /// As [`Pool::hit`], for a thread that does not have the lock to itself.
     fn hit_beside_others(&self, size: usize, on: Option<&Handle>, raw: bool) -> Option<usize> {
-        if front::is_used() {
+        if self.front.is_used() {
             return self.hit_in_front(size, on, raw);
         }
         let (mut state, met) = self.state.lock_and_tell();
-        state.note_meeting(met);
+        state.note_meeting(met, &self.front);
         state.hit(size, on, raw)
     }
 
     /// As [`Pool::hit`], while threads compete for the lock.
-    #[cold]
+    #[inline(never)]
     fn hit_in_front(&self, size: usize, on: Option<&Handle>, raw: bool) -> Option<usize> {
         let stream = on.map_or(0, |handle| handle.core().uid);
-        let taken = if self.restless.load(Relaxed) {
-            Taken::Nothing
-        } else {
-            self.front.take(size, stream, raw)
-        };
-        if let Taken::Block(address) = taken {
-            return Some(address);
+        let wanted = Wanted { size, stream, raw };
+        let mut elsewhere = None;
+        if !self.restless.load(Relaxed) {
+            let taken = self.front.take(wanted);
+            if taken.is_some() {
+                return taken;
+            }
+            elsewhere = self.front.elsewhere(wanted);
         }
         let mut state = self.state.lock();
-        if let Taken::Other(number) = taken {
-            state.free_from_bin(&self.front, number);
+        let fetched = elsewhere.and_then(|lane| state.fetch(&self.front, lane, wanted));
+        if fetched.is_some() {
+            return fetched;
         }
         let address = state.hit(size, on, raw)?;
         if on.is_none_or(|handle| !handle.core().is_per_thread()) {
@@ -82,14 +87,14 @@ impl Pool {
 
     /// As [`Pool::free_plain`], for a thread that does not have the lock to itself.
     fn free_beside_others(&self, address: usize, on: FreeOn<'_>) -> bool {
-        if front::is_used()
-            && !self.restless.load(Relaxed)
-            && self.front.give(address, Self::front_key(on))
-        {
-            return true;
+        if self.front.is_used() && !self.restless.load(Relaxed) {
+            let given = self.front.give(address, Self::front_key(on));
+            if matches!(given, Given::Kept) || self.settle_front(given) {
+                return true;
+            }
         }
         let (mut state, met) = self.state.lock_and_tell();
-        state.note_meeting(met);
+        state.note_meeting(met, &self.front);
         state.free_plain(&self.front, address, on)
     }
 }
@@ -172,22 +177,27 @@ impl State {
     /// Decides whether the calling thread works with the front from now on: when it had to wait for another, and, once that has
     /// happened to anybody, whenever another has been here. A thread that is alone for long ends that.
     #[inline]
-    fn note_meeting(&mut self, met: Met) {
+    fn note_meeting(&mut self, met: Met, front: &Front) {
         if met == Met::Nobody && self.competed == 0 {
             return;
         }
-        self.note_competition(met);
+        self.note_competition(met, front);
     }
 
     #[cold]
-    fn note_competition(&mut self, met: Met) {
+    fn note_competition(&mut self, met: Met, front: &Front) {
         match met {
             Met::Holder => self.competed = PEACE,
             Met::Trace if self.competed > 0 => self.competed = PEACE,
+            // Who works with the front comes to the lock seldom, and is met there more seldom still.
+            Met::Trace if front.is_beside_others_now() => self.competed = PEACE,
             Met::Trace => return,
             Met::Nobody => {
                 self.competed -= 1;
-                return;
+                if !self.competed.is_multiple_of(GLANCE) || !front.is_beside_others() {
+                    return;
+                }
+                self.competed = PEACE;
             }
         }
         front::use_it();

@@ -23,6 +23,9 @@ mod rest;
 pub(crate) mod segment;
 mod uses;
 
+pub use front::Contention;
+#[cfg(all(shuttle, feature = "sim"))]
+pub(crate) use front::use_it_in_model;
 pub(crate) use labels::Label;
 pub(crate) use live::Freed;
 pub(crate) use miss::{Busy, Seen, is_refused_by_limit};

@@ -11,7 +11,7 @@ use super::{
     best_fit::{ClassId, Owner, OwnerId, Single, Slot},
 };
 use crate::{
-    biased::{Biased, Guard, Met},
+    biased::{Biased, Guard, Meetings, Met},
     stream::{Handle, StreamCore},
     sync::Condvar,
 };
@@ -131,6 +131,11 @@ impl Books {
     #[inline]
     pub fn lock_and_tell(&self) -> (Guard<'_, State>, Met) {
         self.0.lock_and_tell()
+    }
+
+    /// How threads have met at the lock.
+    pub fn meetings(&self) -> Meetings {
+        self.0.meetings()
     }
 
     /// The books, which nobody else can reach. No block rests.

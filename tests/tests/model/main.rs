@@ -9,6 +9,7 @@
 #[path = "../../../cudart-sim/tests/model/explore.rs"]
 mod explore;
 mod fences;
+mod front;
 mod mapped;
 mod mistakes;
 mod pools;

@@ -1,8 +1,11 @@
-//! What a lane of the front counts: the bytes in its bins, how often it has handed out a block, and by how much more was
-//! asked for then than the books know.
+//! What a lane of the front counts: the bytes in its bins and how many it may have there, how often it has handed out a block,
+//! and by how much more was asked for then than the books know.
 //!
-//! The first two are one word, so that a block that is handed out costs one locked instruction: the granules in the lower
+//! Bytes and count are one word, so that a block that is handed out costs one locked instruction: the granules in the lower
 //! half, the count in the upper. Long before the count runs out, half of it is put aside.
+//!
+//! What all lanes may have together is divided by need: a lane takes from the [`Spare`] and gives back what it has not needed
+//! for a while. All of this is written by the lane's thread, but for the spare, which is seldom touched.
 
 use super::super::GRANULE;
 use crate::sync::atomic::{
@@ -15,6 +18,10 @@ const ONE: u64 = 1 << 32;
 /// So many are put aside at once.
 const HALF: u64 = 1 << 63;
 
+/// After so many blocks that were refused it is asked what the bins have been good for: fewer than so many for each is little.
+const PATIENCE: u64 = 64;
+const FEW: u64 = 4;
+
 #[derive(Debug, Default)]
 pub(super) struct Held {
     /// Granules in the bins, and how often a block was handed out.
@@ -23,7 +30,17 @@ pub(super) struct Held {
     aside: AtomicU64,
     /// What was asked for beyond what the books know, in bytes; wraps.
     asked: AtomicUsize,
+    /// What the bins may have, in bytes: part of what all lanes may have together.
+    budget: AtomicUsize,
+    /// How many blocks were refused, as they would have gone beyond that.
+    refused: AtomicU64,
+    /// How often a block had been handed out when that was last looked at.
+    looked: AtomicU64,
 }
+
+/// What the lanes may still take, in bytes. It falls below zero when the pool shrinks, and wraps then.
+#[derive(Debug, Default)]
+pub(super) struct Spare(AtomicUsize);
 
 fn granules(bytes: usize) -> u64 {
     (bytes / GRANULE) as u64
@@ -33,6 +50,25 @@ fn bytes_of(word: u64) -> usize {
     (word % ONE) as usize * GRANULE
 }
 
+impl Spare {
+    /// More, or less, may be held than before.
+    pub fn change(&self, from: usize, to: usize) {
+        self.0.fetch_add(to.wrapping_sub(from), SeqCst);
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let left = |spare: usize| {
+            let left = (spare as isize).checked_sub(isize::try_from(bytes).ok()?)?;
+            (left >= 0).then_some(left as usize)
+        };
+        self.0.fetch_update(SeqCst, Relaxed, left).is_ok()
+    }
+
+    fn put(&self, bytes: usize) {
+        self.0.fetch_add(bytes, SeqCst);
+    }
+}
+
 impl Held {
     /// The bytes in the bins.
     #[inline]
@@ -40,25 +76,82 @@ impl Held {
         bytes_of(self.word.load(SeqCst))
     }
 
+    /// Changes whenever a block comes or goes.
+    pub fn pulse(&self) -> u64 {
+        self.word.load(Relaxed)
+    }
+
+    /// A block comes into a bin, if the bytes there stay within the budget; it grows by what the spare has, by `step` or more,
+    /// up to `most`.
+    #[inline]
+    pub fn admit(&self, len: usize, spare: &Spare, step: usize, most: usize) -> bool {
+        let held = self.add(len);
+        if held <= self.budget.load(SeqCst) || self.extend(held, spare, step, most) {
+            return true;
+        }
+        self.remove(len);
+        false
+    }
+
+    #[cold]
+    fn extend(&self, held: usize, spare: &Spare, step: usize, most: usize) -> bool {
+        loop {
+            let budget = self.budget.load(SeqCst);
+            if held <= budget {
+                return true;
+            }
+            let missing = held.saturating_sub(budget);
+            let steps = [step.max(missing), missing];
+            let fits = |more: &usize| budget.saturating_add(*more) <= most && spare.take(*more);
+            let Some(more) = steps.into_iter().find(fits) else {
+                return false;
+            };
+            self.budget.fetch_add(more, SeqCst);
+        }
+    }
+
+    /// Counts a block that was not admitted. Whether the bins seem to have what nobody asks for any more: many were refused
+    /// since few were handed out.
+    pub fn refuse(&self) -> bool {
+        let refused = self.refused.fetch_add(1, Relaxed).wrapping_add(1);
+        if !refused.is_multiple_of(PATIENCE) {
+            return false;
+        }
+        let now = self.word.load(Relaxed) / ONE;
+        let before = self.looked.swap(now, Relaxed);
+        now.wrapping_sub(before) < PATIENCE * FEW
+    }
+
     /// A block comes into a bin; the bytes in the bins then.
     #[inline]
-    pub fn add(&self, len: usize) -> usize {
+    fn add(&self, len: usize) -> usize {
         bytes_of(self.word.fetch_add(granules(len), SeqCst)).saturating_add(len)
     }
 
     /// A block that was added has left, but for its owner.
     #[inline]
     pub fn remove(&self, len: usize) {
-        self.word.fetch_sub(granules(len), Relaxed);
+        self.word.fetch_sub(granules(len), SeqCst);
     }
 
-    /// A block that was added is handed out again.
+    /// A block that was added is handed out again. If the budget is larger than needed by two steps then, one goes back.
     #[inline]
-    pub fn hand_out(&self, len: usize) {
-        let before = self
-            .word
-            .fetch_add(ONE.wrapping_sub(granules(len)), Relaxed);
+    pub fn hand_out(&self, len: usize, spare: &Spare, step: usize) {
+        let change = ONE.wrapping_sub(granules(len));
+        let before = self.word.fetch_add(change, SeqCst);
         if before >= HALF {
+            self.put_aside();
+        }
+        let held = bytes_of(before.wrapping_add(change));
+        let unused = self.budget.load(Relaxed).saturating_sub(held);
+        if unused / 2 > step {
+            self.give_up(step, spare);
+        }
+    }
+
+    /// A block of another lane is handed out.
+    pub fn pass_on(&self) {
+        if self.word.fetch_add(ONE, SeqCst) >= HALF {
             self.put_aside();
         }
     }
@@ -71,6 +164,28 @@ impl Held {
             .fetch_update(SeqCst, Relaxed, |word| word.checked_sub(HALF));
         if halved.is_ok() {
             self.aside.fetch_add(HALF / ONE, Relaxed);
+        }
+    }
+
+    /// Gives so much of the budget back, or as much as is not needed.
+    #[cold]
+    pub fn give_up(&self, most: usize, spare: &Spare) {
+        let budget = self.budget.load(SeqCst);
+        let gone = budget.saturating_sub(self.bytes()).min(most);
+        let less = budget.saturating_sub(gone);
+        if gone == 0
+            || self
+                .budget
+                .compare_exchange(budget, less, SeqCst, Relaxed)
+                .is_err()
+        {
+            return;
+        }
+        // Who has added a block meanwhile saw the larger budget, and is seen here; who adds one later sees the smaller.
+        if self.bytes() > less {
+            self.budget.fetch_add(gone, SeqCst);
+        } else {
+            spare.put(gone);
         }
     }
 
@@ -88,6 +203,8 @@ pub(in crate::pool) struct Counted {
     pub handed_out: u64,
     /// What was asked for beyond what the books know, in bytes; wraps.
     pub asked: usize,
+    /// How many blocks were refused for want of budget; wraps.
+    pub refused: u64,
 }
 
 impl Counted {
@@ -98,6 +215,7 @@ impl Counted {
                 .wrapping_add(held.aside.load(Relaxed))
                 .wrapping_add(held.word.load(Relaxed) / ONE),
             asked: sum.asked.wrapping_add(held.asked.load(Relaxed)),
+            refused: sum.refused.wrapping_add(held.refused.load(Relaxed)),
         })
     }
 }
@@ -106,12 +224,19 @@ impl Counted {
 mod tests {
     use super::*;
 
+    const STEP: usize = 4096;
+
+    fn spare(bytes: usize) -> Spare {
+        Spare(AtomicUsize::new(bytes))
+    }
+
     #[test]
     fn bytes_and_counts_do_not_touch_each_other() {
-        let held = Held::default();
-        assert_eq!(held.add(4096), 4096);
-        assert_eq!(held.add(256), 4352);
-        held.hand_out(4096);
+        let (held, spare) = (Held::default(), spare(1 << 20));
+        assert!(held.admit(4096, &spare, STEP, 1 << 20));
+        assert!(held.admit(256, &spare, STEP, 1 << 20));
+        assert_eq!(held.bytes(), 4352);
+        held.hand_out(4096, &spare, STEP);
         held.ask(4096, 4000);
         assert_eq!(held.bytes(), 256);
         held.remove(256);
@@ -122,15 +247,94 @@ mod tests {
 
     #[test]
     fn a_count_that_would_run_out_is_put_aside() {
-        let held = Held::default();
+        let (held, spare) = (Held::default(), spare(1 << 20));
         held.word.store(HALF - ONE, Relaxed);
         for round in 0..3u64 {
-            held.add(512);
-            held.hand_out(512);
+            assert!(held.admit(512, &spare, STEP, 1 << 20));
+            held.hand_out(512, &spare, STEP);
             let counted = Counted::sum([&held].into_iter());
             assert_eq!(counted.handed_out, (HALF - ONE) / ONE + round + 1);
         }
         assert_eq!(held.bytes(), 0);
         assert_eq!(held.aside.load(Relaxed), HALF / ONE);
+    }
+
+    #[test]
+    fn lanes_take_what_they_need_and_give_back_what_they_do_not() {
+        let (lanes, spare) = ([Held::default(), Held::default()], spare(10 * STEP));
+        let [first, second] = &lanes;
+        let fill = |held: &Held| {
+            let admit = |_: &usize| held.admit(STEP, &spare, STEP, 8 * STEP);
+            (0..20usize).filter(admit).count()
+        };
+        assert_eq!(fill(first), 8, "no lane has more than `most`");
+        assert_eq!(fill(second), 2, "both together have no more than all");
+        assert_eq!(first.bytes() + second.bytes(), 10 * STEP);
+        for _ in 0..8 {
+            first.hand_out(STEP, &spare, STEP);
+        }
+        assert!(fill(second) >= 3, "what the first does not need");
+        second.give_up(usize::MAX, &spare);
+        assert_eq!(second.budget.load(Relaxed), second.bytes());
+        let all = spare.0.load(Relaxed) + first.budget.load(Relaxed) + second.bytes();
+        assert_eq!(all, 10 * STEP);
+    }
+
+    #[test]
+    fn after_the_pool_has_shrunk_nothing_is_taken_until_there_is_enough() {
+        let (held, spare) = (Held::default(), spare(4 * STEP));
+        assert!(held.admit(3 * STEP, &spare, STEP, 8 * STEP));
+        spare.change(4 * STEP, STEP);
+        assert!(!held.admit(STEP, &spare, STEP, 8 * STEP));
+        assert_eq!(held.bytes(), 3 * STEP);
+        held.remove(3 * STEP);
+        held.give_up(usize::MAX, &spare);
+        assert!(held.admit(STEP, &spare, STEP, 8 * STEP));
+        assert!(!held.admit(256, &spare, STEP, 8 * STEP));
+    }
+
+    #[test]
+    fn bins_that_are_of_no_use_any_more_are_told_from_those_that_are_too_small() {
+        let (held, spare) = (Held::default(), spare(2 * STEP));
+        let refusals = || (0..PATIENCE).filter(|_| held.refuse()).count();
+        let use_it = || {
+            assert!(held.admit(STEP, &spare, STEP, 2 * STEP));
+            held.hand_out(STEP, &spare, STEP);
+        };
+        assert_eq!(refusals(), 1);
+        (0..PATIENCE * FEW).for_each(|_| use_it());
+        assert_eq!(refusals(), 0);
+        (1..PATIENCE * FEW).for_each(|_| use_it());
+        assert_eq!(refusals(), 1);
+    }
+
+    #[test]
+    fn threads_that_trade_budget_never_hold_more_than_all() {
+        let all = 8 * STEP;
+        let (lanes, spare) = ([(); 4].map(|()| Held::default()), spare(all));
+        let admitted = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for lane in &lanes {
+                let (spare, admitted) = (&spare, &admitted);
+                scope.spawn(move || {
+                    for round in 0..20_000 {
+                        let blocks = 1 + round % 3;
+                        let admit = |_: &usize| lane.admit(STEP, spare, STEP, 4 * STEP);
+                        let inside = (0..blocks).filter(admit).count() * STEP;
+                        let now = admitted.fetch_add(inside, SeqCst) + inside;
+                        assert!(now <= all, "{now}");
+                        admitted.fetch_sub(inside, SeqCst);
+                        for _ in 0..inside / STEP {
+                            lane.hand_out(STEP, spare, STEP / 8);
+                        }
+                        lane.give_up(STEP, spare);
+                    }
+                });
+            }
+        });
+        for lane in &lanes {
+            lane.give_up(usize::MAX, &spare);
+        }
+        assert_eq!(spare.0.load(Relaxed), all);
     }
 }
