@@ -390,6 +390,8 @@ impl State {
             entry.stream.store(stream, Relaxed);
             entry.lane.store(number, Relaxed);
             live.enter_front(place);
+            // It goes to the bins: only those know whether it is with its user.
+            self.last.forget();
             remember(address, place);
             entry.word.store(word(address, WITH_USER), Release);
         }
