@@ -127,8 +127,10 @@ impl State {
             Live::new(size, place, owner, raw)
         };
         let taken = self.space.take_single(size, own, datum)?;
-        let Single { addr, owner, .. } = taken;
-        if epoch == Some(owner) {
+        let Single {
+            addr, len, owner, ..
+        } = taken;
+        if epoch == Some(owner) && !self.frees_all(len) {
             self.last.note(taken, size, on, raw);
         } else {
             self.last.forget();

@@ -76,6 +76,12 @@ impl State {
         }
     }
 
+    /// Whether the free of a live block of so many bytes is one that [`State::note_empty`] wants to know of.
+    #[inline]
+    pub(in crate::pool) fn frees_all(&self, len: usize) -> bool {
+        self.counters.moves != self.tidied.moves && self.space.in_use() == len
+    }
+
     #[cold]
     fn look_if_worth_it(&mut self) {
         self.release_due |= self.is_worth_tidying();

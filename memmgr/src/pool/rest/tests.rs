@@ -267,6 +267,10 @@ fn a_pool_is_put_together_though_its_last_block_would_rest() {
     }
     let after = pool.stats();
     assert!(after.moves > moved, "{after:?}");
-    assert_eq!(after.largest_idle + after.pending, after.reserved, "{after:?}");
+    assert_eq!(
+        after.largest_idle + after.pending,
+        after.reserved,
+        "{after:?}"
+    );
     pool.check().unwrap();
 }
