@@ -8,6 +8,8 @@ use crate::{
 };
 use proptest::prelude::*;
 
+mod programs;
+
 const MIB: usize = 1 << 20;
 
 fn pool() -> Pool {
