@@ -136,6 +136,9 @@ impl Long {
 
     /// The length of the longest; `None` if there are none.
     pub fn longest(&self) -> Option<usize> {
+        if self.sorted {
+            return self.spans.last().map(|entry| entry.len);
+        }
         self.spans.iter().map(|entry| entry.len).max()
     }
 }
