@@ -130,7 +130,9 @@ impl State {
         let Single {
             addr, len, owner, ..
         } = taken;
-        if epoch == Some(owner) && !self.frees_all(len) {
+        let in_use = self.space.in_use();
+        // The free of the only block may be what lets the memory be put together.
+        if epoch == Some(owner) && !(in_use == len && self.has_moved()) {
             self.last.note(taken, size, on, raw);
         } else {
             self.last.forget();
@@ -142,7 +144,6 @@ impl State {
             self.order.name(place);
         }
         self.counters.hits += 1;
-        let in_use = self.space.in_use();
         if in_use > self.counters.peak_in_use {
             self.counters.peak_in_use = in_use;
         }

@@ -149,7 +149,7 @@ impl<T: Default> Space<T> {
         let takes_next = joins_next && recent == next;
         let takes_prev = joins_prev && recent == prev;
         let recent_seams = self.recent.seams;
-        if !recent.is_none() && !(takes_next || takes_prev) {
+        if !(recent.is_none() || takes_next || takes_prev) {
             self.file_recent();
         }
         let mut seams = (before.is_some(), after.is_some());

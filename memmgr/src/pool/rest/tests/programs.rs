@@ -9,6 +9,7 @@ use crate::{
     stream::handle_of,
 };
 use proptest::prelude::*;
+use std::sync::mpsc;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -25,6 +26,8 @@ enum Step {
     /// What was freed last, once more.
     FreeAgain,
     Synchronize(usize),
+    /// Work begins that does not end before [`Step::Synchronize`]; in a pool that grows where it is, as nothing may wait for it.
+    Work(usize),
     /// The stream is dropped, and another comes.
     Replace(usize),
     Trim,
@@ -62,6 +65,7 @@ fn step() -> impl Strategy<Value = Step> {
         18 => (back, how).prop_map(|(back, how)| Step::Free { back, how }),
         1 => Just(Step::FreeAgain),
         1 => (0..2_usize).prop_map(Step::Synchronize),
+        1 => (0..2_usize).prop_map(Step::Work),
         1 => (0..2_usize).prop_map(Step::Replace),
         1 => Just(Step::Trim),
         1 => Just(Step::ResetPeak),
@@ -76,10 +80,10 @@ fn run(steps: &[Step], mapped: bool, look: bool) -> (Vec<String>, PoolStats) {
     let config = PoolConfig {
         initial: 128 << 10,
         // Mapped memory grows where it is; a new segment would lie anywhere.
-        limit: Some(if mapped { 6 * MIB } else { 128 << 10 }),
+        limit: (!mapped).then_some(128 << 10),
         limit_share: None,
         growth: 0,
-        reuse: Reuse::default(),
+        reuse: Reuse::PreferSpeed,
     };
     let source = if mapped {
         Source::mapped_on(0)
@@ -91,6 +95,8 @@ fn run(steps: &[Step], mapped: bool, look: bool) -> (Vec<String>, PoolStats) {
     let base = pool.allocate(256, None, true).unwrap();
     let mut live: Vec<(usize, Option<usize>)> = Vec::new();
     let mut freed = 0;
+    // What keeps the work of each stream from ending.
+    let mut stalled: [Option<mpsc::Sender<()>>; 2] = [None, None];
     let mut said = Vec::new();
     for step in steps {
         match *step {
@@ -119,8 +125,19 @@ fn run(steps: &[Step], mapped: bool, look: bool) -> (Vec<String>, PoolStats) {
                 said.push(format!("{}", pool.free(freed, FreeOn::Allocating).is_err()));
             }
             Step::FreeAgain => {}
-            Step::Synchronize(on) => streams[on].synchronize().unwrap(),
-            Step::Replace(on) => streams[on] = Stream::new().unwrap(),
+            Step::Synchronize(on) => {
+                stalled[on] = None;
+                streams[on].synchronize().unwrap();
+            }
+            Step::Work(on) if mapped && stalled[on].is_none() => {
+                let (ends, end) = mpsc::channel();
+                stalled[on] = Some(ends);
+                streams[on].launch_host(move || _ = end.recv()).unwrap();
+            }
+            Step::Work(_) => {}
+            Step::Replace(on) if stalled[on].is_none() => streams[on] = Stream::new().unwrap(),
+            Step::Trim if stalled.iter().any(Option::is_some) => {}
+            Step::Replace(_) => {}
             Step::Trim => said.push(format!("{:?}", pool.trim_to(0))),
             Step::ResetPeak => pool.reset_peak(),
             Step::NoteEpoch(on) => {
@@ -135,6 +152,7 @@ fn run(steps: &[Step], mapped: bool, look: bool) -> (Vec<String>, PoolStats) {
     }
     let stats = pool.stats();
     pool.check().unwrap();
+    drop(stalled);
     // What stays live would keep its memory for good.
     live.push((base, None));
     empty(&pool, live.into_iter().map(|(block, _)| block));
@@ -161,7 +179,7 @@ fn without_cuts(stats: PoolStats) -> PoolStats {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 100,
+        cases: 80,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
