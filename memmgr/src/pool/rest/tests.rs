@@ -1,7 +1,7 @@
 //! A block that rests is free for everybody but its own next request.
 
 use crate::{
-    Reuse, Stream,
+    PerThreadStream, Reuse, Stream,
     error::Error,
     pool::{FreeOn, Pool, PoolConfig, front, observer::Observed, segment::Source},
     stream::handle_of,
@@ -197,6 +197,22 @@ proptest! {
     fn blocks_lie_where_they_would_if_none_rested(steps in proptest::collection::vec(step(), 1..60)) {
         prop_assert_eq!(run(&steps, false), run(&steps, true));
     }
+}
+
+/// Only its own thread can record on it, so each of its frees has an event of its own.
+#[test]
+fn a_block_of_a_threads_own_stream_does_not_rest() {
+    let stream = PerThreadStream::new().unwrap();
+    let (pool, on) = (pool(), handle_of(&stream));
+    for how in [FreeOn::Stream(on), FreeOn::Allocating] {
+        for _ in 0..3 {
+            let block = pool.allocate(4096, Some(on), true).unwrap();
+            pool.free(block, how).unwrap().unwrap();
+            assert!(!rests(&pool));
+        }
+    }
+    assert_eq!(pool.stats().in_use, 0);
+    pool.check().unwrap();
 }
 
 /// A pool with a stream whose next block comes from the books and is in the front.
