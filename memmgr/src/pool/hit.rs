@@ -136,8 +136,12 @@ impl State {
             Live::new(size, place, owner, raw)
         };
         let taken = self.space.take_single(size, own, datum)?;
-        let Single { addr, owner, .. } = taken;
-        if epoch == Some(owner) {
+        let Single {
+            addr, len, owner, ..
+        } = taken;
+        let in_use = self.space.in_use();
+        // The free of the only block may be what lets the memory be put together.
+        if epoch == Some(owner) && !(in_use == len && self.has_moved()) {
             self.last.note(taken, size, on, raw);
         } else {
             self.last.forget();
@@ -149,7 +153,6 @@ impl State {
             self.order.name(place);
         }
         self.counters.hits += 1;
-        let in_use = self.space.in_use();
         if in_use > self.counters.peak_in_use {
             self.counters.peak_in_use = in_use;
         }

@@ -4,7 +4,8 @@
 //! nothing happened between a request and the free of its block, and the free makes the memory whose it was before the request,
 //! then the free leaves what was there before the request, and the same request is served as before. So such a block stays
 //! live in the books when it is freed, and is handed out again as it is. Whoever else takes the lock, for whatever reason,
-//! finds it given back: [`Books::lock`] does that first, and so does every other request or free.
+//! finds it given back: [`Books::lock`] does that first, and so does every other request or free. Only `splits` and `merges`
+//! tell the difference, as nothing is divided and joined meanwhile.
 
 use super::{
     FreeOn, GRANULE, State,

@@ -179,6 +179,13 @@ impl<T: Default> Space<T> {
                 && self.owners.class_of(recent.owner) == recent.class,
             "{recent:x?} is not what its record says"
         );
+        // A seam before it is noted, or it says so; one behind it is another slot's once its front is taken.
+        let is_free = |slot| self.blocks.owner(slot).is_some();
+        let before = is_free(block.prev) && !self.blocks.at(block.prev).seam;
+        ensure!(
+            (recent.seams.0 || !before) && (recent.seams.1 || !is_free(block.next)),
+            "{recent:x?} does not know of a seam"
+        );
         Ok(())
     }
 
@@ -243,6 +250,10 @@ impl<T: Default> Space<T> {
                             .owner(entry.slot)
                             .is_some_and(|owner| self.owners.class_of(owner) == id),
                     "the index of class {id:?} has {entry:x?}, which is no span of it"
+                );
+                ensure!(
+                    class.index.least() <= entry.len,
+                    "the index of class {id:?} has shorter spans than it says"
                 );
                 last = Some(entry);
                 count += 1;

@@ -239,6 +239,12 @@ impl Index {
         self.count
     }
 
+    /// The number of spans that are too long for the nodes.
+    #[cfg(test)]
+    pub fn long_count(&self) -> usize {
+        self.long.count()
+    }
+
     /// A length in bytes that no span is below; [`usize::MAX`] if there are none.
     #[inline]
     pub fn least(&self) -> usize {

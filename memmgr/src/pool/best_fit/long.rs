@@ -128,8 +128,17 @@ impl Long {
             .copied()
     }
 
+    /// How many there are.
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        self.spans.len()
+    }
+
     /// The length of the longest; `None` if there are none.
     pub fn longest(&self) -> Option<usize> {
+        if self.sorted {
+            return self.spans.last().map(|entry| entry.len);
+        }
         self.spans.iter().map(|entry| entry.len).max()
     }
 }

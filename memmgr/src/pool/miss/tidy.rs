@@ -96,9 +96,15 @@ impl State {
     /// Lets the next allocating call look whether the memory is to be put together, if nothing is live.
     #[inline]
     pub(in crate::pool) fn note_empty(&mut self) {
-        if self.space.in_use() == 0 && self.counters.moves != self.tidied.moves {
+        if self.space.in_use() == 0 && self.has_moved() {
             self.look_if_worth_it();
         }
+    }
+
+    /// Whether memory has moved since it was last in one piece.
+    #[inline]
+    pub(in crate::pool) fn has_moved(&self) -> bool {
+        self.counters.moves != self.tidied.moves
     }
 
     #[cold]

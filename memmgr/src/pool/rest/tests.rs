@@ -1,12 +1,14 @@
 //! A block that rests is free for everybody but its own next request.
 
 use crate::{
-    Reuse, Stream,
+    PerThreadStream, Reuse, Stream,
     error::Error,
-    pool::{FreeOn, Pool, PoolConfig, observer::Observed, segment::Source},
+    pool::{FreeOn, Pool, PoolConfig, front, observer::Observed, segment::Source},
     stream::handle_of,
 };
 use proptest::prelude::*;
+
+mod programs;
 
 const MIB: usize = 1 << 20;
 
@@ -190,9 +192,100 @@ fn run(steps: &[Step], look: bool) -> Vec<usize> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn blocks_lie_where_they_would_if_none_rested(steps in proptest::collection::vec(step(), 1..60)) {
         prop_assert_eq!(run(&steps, false), run(&steps, true));
     }
+}
+
+/// Only its own thread can record on it, so each of its frees has an event of its own.
+#[test]
+fn a_block_of_a_threads_own_stream_does_not_rest() {
+    let stream = PerThreadStream::new().unwrap();
+    let (pool, on) = (pool(), handle_of(&stream));
+    for how in [FreeOn::Stream(on), FreeOn::Allocating] {
+        for _ in 0..3 {
+            let block = pool.allocate(4096, Some(on), true).unwrap();
+            pool.free(block, how).unwrap().unwrap();
+            assert!(!rests(&pool));
+        }
+    }
+    assert_eq!(pool.stats().in_use, 0);
+    pool.check().unwrap();
+}
+
+/// A pool with a stream whose next block comes from the books and is in the front.
+fn fronted(stream: &Stream) -> (Pool, usize) {
+    let (pool, on) = (pool_of(stream), handle_of(stream));
+    pool.state.lock().competed = u32::MAX;
+    front::use_it();
+    let block = pool.allocate(256, Some(on), true).unwrap();
+    (pool, block)
+}
+
+#[test]
+fn a_block_in_the_front_does_not_rest() {
+    let stream = Stream::new().unwrap();
+    let on = handle_of(&stream);
+    let (pool, block) = fronted(&stream);
+    // By a thread that has not met others yet.
+    let free = || pool.free(block, FreeOn::Stream(on)).unwrap().unwrap();
+    std::thread::scope(|scope| scope.spawn(free).join().unwrap());
+    assert!(!rests(&pool));
+    assert_eq!(pool.stats().in_use, 0);
+    pool.check().unwrap();
+}
+
+#[test]
+fn a_block_in_a_bin_is_not_freed_again_and_handed_out_once() {
+    let stream = Stream::new().unwrap();
+    let on = handle_of(&stream);
+    let (pool, block) = fronted(&stream);
+    pool.free(block, FreeOn::Stream(on)).unwrap().unwrap();
+    let again = pool.free(block, FreeOn::Stream(on));
+    assert!(matches!(again, Err(Error::DoubleFree { ptr }) if ptr == block));
+    let first = pool.allocate(256, Some(on), true).unwrap();
+    let second = || pool.allocate(256, Some(on), true).unwrap();
+    let second = std::thread::scope(|scope| scope.spawn(second).join().unwrap());
+    assert_ne!(first, second);
+    assert_eq!(pool.stats().in_use, 512);
+    pool.check().unwrap();
+}
+
+/// Memory that has moved begins anew once nothing is live, also where what was live last would rest.
+#[test]
+fn a_pool_begins_anew_though_its_last_block_would_rest() {
+    let stream = Stream::new().unwrap();
+    let on = handle_of(&stream);
+    let config = PoolConfig {
+        initial: 0,
+        limit: None,
+        limit_share: None,
+        growth: 2 * MIB,
+        reuse: Reuse::default(),
+    };
+    let pool = Pool::new(Source::mapped_on(0), config, Observed::default());
+    let allocate = |size| pool.allocate(size, Some(on), true).unwrap();
+    let free = |block| pool.free(block, FreeOn::Stream(on)).unwrap().unwrap();
+    let blocks: Vec<usize> = (0..8).map(|_| allocate(2 * MIB)).collect();
+    blocks.iter().step_by(2).for_each(|block| free(*block));
+    stream.synchronize().unwrap();
+    let large = allocate(6 * MIB);
+    blocks
+        .iter()
+        .skip(1)
+        .step_by(2)
+        .for_each(|block| free(*block));
+    free(large);
+    let moved = pool.stats().moves;
+    assert!(moved > 0);
+    for _ in 0..256 * moved + 2 {
+        free(allocate(4096));
+    }
+    let after = pool.stats();
+    // All of it sleeps but the page that the last block was in.
+    let awake = after.largest_idle + after.pending;
+    assert_eq!((awake, after.reserved), (2 * MIB, 16 * MIB), "{after:?}");
+    pool.check().unwrap();
 }

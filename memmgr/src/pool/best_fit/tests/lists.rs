@@ -1,0 +1,209 @@
+//! Random programs that are long enough for the lists that change their kind: long spans that are put in order and out of it
+//! again, lists of owners that are made anew. What the naive model does is what is right.
+
+use super::Random;
+use super::oracle::{Oracle, all_blocks};
+use crate::pool::best_fit::{ClassId, GRANULE, Owner, OwnerId, Space};
+
+const BASE: usize = 0x4000_0000_0000;
+const MIB: usize = 1 << 20;
+
+/// Three owners of one class, two of another.
+const OWNERS: [Owner; 6] = [
+    Owner::IDLE,
+    Owner::new(OwnerId(1), ClassId(2)),
+    Owner::new(OwnerId(2), ClassId(2)),
+    Owner::new(OwnerId(3), ClassId(2)),
+    Owner::new(OwnerId(4), ClassId(3)),
+    Owner::new(OwnerId(5), ClassId(3)),
+];
+
+/// The allocator and the naive model, side by side.
+struct Both {
+    space: Space<u32>,
+    oracle: Oracle,
+    random: Random,
+}
+
+impl Both {
+    fn new(seed: u64, segments: &[usize]) -> Self {
+        let mut both = Self {
+            space: Space::new(),
+            oracle: Oracle::default(),
+            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+        };
+        let mut base = BASE;
+        for len in segments {
+            both.space.add_segment(base, *len).unwrap();
+            both.oracle.add_segment(base, *len).unwrap();
+            base += len;
+        }
+        both
+    }
+
+    fn owner(&mut self) -> Owner {
+        OWNERS[self.random.below(OWNERS.len())]
+    }
+
+    fn take_single(&mut self, size: usize) -> bool {
+        let own = OWNERS[self.random.below(OWNERS.len())].class;
+        let classes = [ClassId::IDLE, own];
+        let taken = self.space.take_single(size, own, |_| 0);
+        let fits = taken.is_some();
+        if fits {
+            let given = self.oracle.allocate(size, GRANULE, &classes);
+            assert_eq!(
+                taken.map(|taken| (taken.addr, taken.len)),
+                given.map(|given| (given.0, given.1))
+            );
+        } else {
+            let longest = self.oracle.blocks().into_iter().filter(|block| {
+                matches!(block.state, crate::pool::best_fit::BlockState::Free(owner) if classes.contains(&owner.class))
+            });
+            assert!(longest.map(|block| block.len).max().unwrap_or(0) < size);
+        }
+        fits
+    }
+
+    fn allocate(&mut self, size: usize) -> bool {
+        let align = GRANULE << self.random.below(3);
+        let classes = [ClassId::IDLE, ClassId(2 + self.random.below(2) as u32)];
+        let taken = self.space.allocate(size, align, &classes);
+        let given = self.oracle.allocate(size, align, &classes);
+        let taken = taken.map(|taken| (taken.addr, taken.len, taken.owners.to_vec()));
+        assert_eq!(taken, given);
+        given.is_some()
+    }
+
+    fn allocate_ranked(&mut self, size: usize) -> bool {
+        let ranks: Vec<Option<u32>> = OWNERS
+            .iter()
+            .map(|_| (self.random.below(4) > 0).then(|| self.random.below(3) as u32))
+            .collect();
+        let rank = |id: OwnerId| ranks[id.0 as usize];
+        let taken = self.space.allocate_ranked(size, GRANULE, &mut { rank });
+        let given = self.oracle.allocate_ranked(size, GRANULE, rank);
+        let taken = taken.map(|taken| (taken.addr, taken.len, taken.owners.to_vec()));
+        assert_eq!(taken, given);
+        given.is_some()
+    }
+
+    fn free(&mut self) {
+        let live = self.oracle.live();
+        if live.is_empty() {
+            return;
+        }
+        let addr = live[self.random.below(live.len())];
+        let owner = self.owner();
+        let freed = self.space.free(addr, owner).map(|freed| freed.len);
+        assert_eq!(freed, self.oracle.free(addr, owner));
+    }
+
+    fn rename(&mut self, to_idle: bool) {
+        let from = self.owner();
+        let to = if to_idle { Owner::IDLE } else { self.owner() };
+        let budget = [1, 2, usize::MAX][self.random.below(3)];
+        let done = self.space.rename(from.id, to, budget);
+        assert_eq!(done, self.oracle.rename(from.id, to, budget, &self.space));
+    }
+
+    fn check(&self) {
+        self.space.check().unwrap();
+        assert_eq!(all_blocks(&self.space), self.oracle.blocks());
+    }
+
+    /// How many long spans the class has that has most of them, but for the recent one.
+    fn most_long(&self) -> usize {
+        let classes = self.space.owners.classes();
+        classes
+            .map(|(_, class)| class.index.long_count())
+            .max()
+            .unwrap_or(0)
+    }
+}
+
+#[test]
+fn long_spans_are_found_however_many_they_are() {
+    for seed in 1..=3 {
+        let mut both = Both::new(seed, &[6 << 30, 7 << 30]);
+        let (mut most, mut turns) = (0, 0);
+        for _ in 0..3 {
+            // All of it in blocks, of which few lengths are the same.
+            loop {
+                let size = match both.random.below(8) {
+                    0 => MIB * (1 + both.random.below(63)),
+                    1..=4 => 64 * MIB,
+                    5 => 64 * MIB + GRANULE,
+                    _ => MIB * (64 + both.random.below(64)),
+                };
+                let fits = if both.random.below(4) == 0 {
+                    both.allocate(size)
+                } else {
+                    both.take_single(size)
+                };
+                if !fits && both.most_long() < 8 {
+                    break;
+                }
+                if !fits {
+                    both.rename(true);
+                }
+            }
+            both.check();
+            most = 0;
+            while most < 64 && both.oracle.live().len() > 8 {
+                both.free();
+                if both.random.below(8) == 0 {
+                    both.take_single(64 * MIB);
+                }
+                if both.random.below(40) == 0 {
+                    both.allocate_ranked(100 * MIB);
+                }
+                most = most.max(both.most_long());
+                both.check();
+            }
+            turns += usize::from(most > 48);
+            for _ in 0..4 {
+                both.rename(false);
+                both.check();
+            }
+        }
+        assert!(turns > 0, "the spans were never many: {most}");
+    }
+}
+
+#[test]
+fn lists_of_owners_are_made_when_they_are_wanted() {
+    let mut made = 0;
+    for seed in 1..=3 {
+        let mut both = Both::new(seed, &[192 * GRANULE, 64 * GRANULE]);
+        for turn in 0..4000 {
+            let size = GRANULE * (1 + both.random.below(4));
+            match both.random.below(100) {
+                0..=49 => drop(both.take_single(size)),
+                50..=53 => drop(both.allocate(2 * size)),
+                _ => both.free(),
+            }
+            // Now and then, so that many spans are entered before a list is wanted.
+            if turn % 400 == 399 {
+                let implied = |both: &Both| {
+                    let owners = both.space.owners.owners();
+                    owners.filter(|(_, owner)| owner.implied).count()
+                };
+                let before = implied(&both);
+                both.check();
+                for _ in 0..4 {
+                    let size = GRANULE * (4 + both.random.below(8));
+                    match both.random.below(4) {
+                        0 => drop(both.allocate_ranked(size)),
+                        step => both.rename(step == 1),
+                    }
+                    both.check();
+                }
+                made += before.saturating_sub(implied(&both));
+            } else if turn % 20 == 0 {
+                both.check();
+            }
+        }
+    }
+    assert!(made > 20, "only {made} lists were made anew");
+}
