@@ -116,7 +116,7 @@ pub fn run(arguments: &Arguments) -> Result {
                 run_quietly(Command::new("strip").arg(&to))?;
             }
             // Most of each is the same runtime.
-            if folder.ends_with("tests") && has("gzip") {
+            if !folder.ends_with("bin") && has("gzip") {
                 run_quietly(Command::new("gzip").arg("-9").arg(&to))?;
             }
         }

@@ -45,17 +45,24 @@ step() {
     fi
 }
 
-# The test programs may travel packed.
-tests=$here/tests
-packed=("$tests"/*.gz)
-if [ ${#packed[@]} -gt 0 ]; then
-    tests=$(mktemp -d)
-    trap 'rm -rf "$tests"' EXIT
+# Test programs may travel packed.
+unpacked=$(mktemp -d)
+trap 'rm -rf "$unpacked"' EXIT
+# unpack <folder>: says where its programs are
+unpack() {
+    local packed=("$here/$1"/*.gz) file to
+    if [ ${#packed[@]} -eq 0 ]; then
+        echo "$here/$1"
+        return
+    fi
+    mkdir -p "$unpacked/$1"
     for file in "${packed[@]}"; do
-        name=$(basename "$file" .gz)
-        gzip -dc "$file" >"$tests/$name" && chmod +x "$tests/$name" || exit 1
+        to=$unpacked/$1/$(basename "$file" .gz)
+        gzip -dc "$file" >"$to" && chmod +x "$to" || return 1
     done
-fi
+    echo "$unpacked/$1"
+}
+tests=$(unpack tests) && planted=$(unpack sanitizer) || exit 1
 
 # The test beside cudarc compiles a kernel with NVRTC, which may come with Python packages alone.
 nvrtc=$(ls -d /usr/local/cuda/lib64 /opt/*/.venv/lib/python3*/site-packages/nvidia/*/lib 2>/dev/null | tr '\n' ':')
@@ -106,9 +113,9 @@ if command -v compute-sanitizer >/dev/null; then
         told=(env MEMMGR_DEVICE_SOURCE=$source bash -c 'finds "$@"' finds)
         # Of mapped memory tools are told nothing.
         if [ "$source" = malloc ]; then wanted=yes; else wanted=no; fi
-        step "sanitizer-$source-overrun" "${told[@]}" "$wanted" "$here/sanitizer/overrun"
-        step "sanitizer-$source-sound" "${told[@]}" no "$here/sanitizer/overrun" sound
-        step "sanitizer-$source-untold" "${told[@]}" no "$here/sanitizer/overrun-untold"
+        step "sanitizer-$source-overrun" "${told[@]}" "$wanted" "$planted/overrun"
+        step "sanitizer-$source-sound" "${told[@]}" no "$planted/overrun" sound
+        step "sanitizer-$source-untold" "${told[@]}" no "$planted/overrun-untold"
     done
 fi
 step demo "$here/bin/memmgr" demo
