@@ -32,11 +32,16 @@ fn a_refused_segment_that_a_trim_made_room_for_leaves_no_error() {
     // SAFETY: nobody uses the block.
     unsafe { mm.free_device_on(cached, &stream).unwrap() };
     stream.synchronize().unwrap();
+    // So much longer that the cached segment is no part of it worth giving back first.
     let fault = cudart_sim::fail("cudaMalloc", cudaError::cudaErrorMemoryAllocation);
-    let block = mm.allocate_device_on(4 * MIB, &stream).unwrap();
+    let block = mm.allocate_device_on(32 * MIB, &stream).unwrap();
     assert_eq!(fault.fired(), 1);
     let stats = mm.stats().device[0].best_fit;
-    assert_eq!(stats.reserved, 4 * MIB, "the cached segment was given back");
+    assert_eq!(
+        stats.reserved,
+        32 * MIB,
+        "the cached segment was given back"
+    );
     assert_clean(&mm, "a request that succeeded after a trim");
     // SAFETY: nobody uses the block.
     unsafe { mm.free_device_on(block, &stream).unwrap() };

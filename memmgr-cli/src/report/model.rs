@@ -2,7 +2,8 @@
 //!
 //! A request takes the shortest hole that is long enough, at the lowest address among equals, and leaves
 //! the rest as a hole; freed neighbours become one. Where no hole is long enough the pool grows by a
-//! segment of its own, at least [`GROWTH`] long, and it gives none back. Streams are ignored: a freed block
+//! segment of its own, at least [`GROWTH`] long. Segments that are one hole go first, if together they
+//! are an eighth of that, and the new one is at least as long as they were. Streams are ignored: a freed block
 //! serves any of them at once. So it is what fragmentation alone costs.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,8 @@ use super::recording::Recording;
 pub const GROWTH: u64 = 32 << 20;
 /// Segments are whole multiples of this.
 const PAGE: u64 = 2 << 20;
+/// Segments become a longer one if together they are such a part of it.
+const SHARE: u64 = 8;
 /// Blocks are whole multiples of this.
 const UNIT: u64 = 256;
 
@@ -44,6 +47,8 @@ struct Pool {
     /// Holes by length, then address, and by address.
     by_length: BTreeSet<(u64, u64)>,
     by_address: BTreeMap<u64, u64>,
+    /// Segments by address: their lengths.
+    segments: BTreeMap<u64, u64>,
     held: u64,
     free: u64,
     /// Where the next segment begins; a gap between segments keeps holes from growing together.
@@ -79,11 +84,32 @@ impl Pool {
     }
 
     fn grow(&mut self, length: u64) {
-        let length = rounded(length.max(GROWTH), PAGE);
+        let length = rounded(length.max(GROWTH), PAGE).max(self.join(length));
         self.add(self.next, length);
+        self.segments.insert(self.next, length);
         self.next = self.next.saturating_add(length).saturating_add(PAGE);
         self.held = self.held.saturating_add(length);
         self.free = self.free.saturating_add(length);
+    }
+
+    /// Gives the segments back that are one hole, where a segment for so many bytes is worth it; how long they were.
+    fn join(&mut self, length: u64) -> u64 {
+        let is_hole = |(address, length): (&u64, &u64)| {
+            (self.by_address.get(address) == Some(length)).then_some((*address, *length))
+        };
+        let idle: Vec<(u64, u64)> = self.segments.iter().filter_map(is_hole).collect();
+        let sum = (idle.iter()).fold(0u64, |sum, (_, length)| sum.saturating_add(*length));
+        let is_short = self.segments.values().any(|segment| *segment < length);
+        if !is_short || sum < length.max(GROWTH) / SHARE {
+            return 0;
+        }
+        for (address, length) in idle {
+            self.remove(address, length);
+            self.segments.remove(&address);
+        }
+        self.held = self.held.saturating_sub(sum);
+        self.free = self.free.saturating_sub(sum);
+        sum
     }
 
     fn give(&mut self, address: u64, length: u64) {
@@ -161,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_pool_grows_only_where_no_hole_is_long_enough() {
-        // 20 MiB and 12 MiB fill a segment; once both are free 30 MiB fit, and 40 MiB do not.
+        // 20 MiB and 12 MiB fill a segment; once both are free 30 MiB fit, and 40 MiB do not: they take its place.
         let blocks = vec![
             block(0, 20 * MIB, 1, 3),
             block(1, 12 * MIB, 2, 4),
@@ -169,7 +195,7 @@ mod tests {
             block(3, 40 * MIB, 7, 9),
         ];
         let modelled = run(&recording(blocks, 8), |_| {});
-        assert_eq!(modelled.reserved, [(1, 32 * MIB), (7, 72 * MIB)]);
+        assert_eq!(modelled.reserved, [(1, 32 * MIB), (7, 40 * MIB)]);
         let growth = modelled.last_growth.expect("grown");
         assert_eq!((growth.free, growth.largest_hole), (32 * MIB, 32 * MIB));
     }
