@@ -130,6 +130,7 @@ fn the_figures_of_four_programs_are_those_of_a_replay() {
         .map(|c| c["streams"].as_array().expect("s").len() as u64)
         .collect();
     assert_eq!(streams, replayed("streams"));
+    let modelled = figures(&page, "modelled");
     // The model ignores streams, and when segments may become one. It is as close to the manager's pool as docs/report.md says.
     for (index, row) in rows.iter().enumerate() {
         // Of the first pass, as the recording is of one.
