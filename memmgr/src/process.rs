@@ -1,5 +1,5 @@
 //! What a process can do to CUDA: exit, fork, and reset a device. After any of them, nothing here makes a CUDA call any
-//! more.
+//! more. And what it runs on.
 
 use crate::{
     error::{Error, Result},
@@ -68,6 +68,13 @@ pub(crate) fn is_forked() -> bool {
 /// Whether no work that was submitted can still touch this process's memory: it is a forked child, or the device was reset.
 pub(crate) fn has_lost_its_context() -> bool {
     matches!(STATE.load(Ordering::Relaxed), FORKED | RESET)
+}
+
+/// How many processors the machine has, whichever of them the calling thread may run on.
+pub(crate) fn processors() -> usize {
+    // SAFETY: the call takes a number and touches no memory of the caller's.
+    let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    usize::try_from(online).map_or(1, |online| online.max(1))
 }
 
 /// Installs the fork handler; before the first CUDA call.

@@ -17,6 +17,7 @@
 //! compare-and-exchange, so that a block freed twice is found without the lock. Entries are filled and emptied under the lock.
 
 use super::{FreeOn, GRANULE, Pool, State, best_fit};
+use crate::process;
 use crate::sync::{
     OnceLock,
     atomic::{
@@ -177,10 +178,10 @@ impl Entry {
 
 impl Parts {
     fn new() -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        // Not `available_parallelism`: the thread that comes first may be bound to one processor.
         let lanes = match cfg!(shuttle) {
             true => 2,
-            false => threads.next_power_of_two().clamp(4, 64),
+            false => process::processors().next_power_of_two().clamp(4, 64),
         };
         Self {
             entries: (0..ENTRIES).map(|_| Entry::default()).collect(),
@@ -218,6 +219,7 @@ impl Front {
         match thread::turn() {
             Turn::Front => true,
             Turn::Last => {
+                self.shared.spare.forget_shortage();
                 if self.is_beside_others() {
                     use_it();
                 }

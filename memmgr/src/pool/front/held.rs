@@ -5,11 +5,11 @@
 //! half, the count in the upper. Long before the count runs out, half of it is put aside.
 //!
 //! What all lanes may have together is divided by need: a lane takes from the [`Spare`] and gives back what it has not needed
-//! for a while. All of this is written by the lane's thread, but for the spare, which is seldom touched.
+//! where another wants it. All of this is written by the lane's thread, but for the spare, which is seldom touched.
 
 use super::super::GRANULE;
 use crate::sync::atomic::{
-    AtomicU64, AtomicUsize,
+    AtomicBool, AtomicU64, AtomicUsize,
     Ordering::{Relaxed, SeqCst},
 };
 
@@ -38,9 +38,23 @@ pub(super) struct Held {
     looked: AtomicU64,
 }
 
-/// What the lanes may still take, in bytes. It falls below zero when the pool shrinks, and wraps then.
+/// What the lanes may still take. The two parts are no neighbours: all threads read whether it is short.
 #[derive(Debug, Default)]
-pub(super) struct Spare(AtomicUsize);
+pub(super) struct Spare {
+    left: Left,
+    short: Short,
+}
+
+/// In bytes. It falls below zero when the pool shrinks, and wraps then.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Left(AtomicUsize);
+
+/// Whether a lane has lately wanted more than there was. Only then do others give back what they do not need: to take and to
+/// give back all the time would be a line that all threads write.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Short(AtomicBool);
 
 fn granules(bytes: usize) -> u64 {
     (bytes / GRANULE) as u64
@@ -53,7 +67,20 @@ fn bytes_of(word: u64) -> usize {
 impl Spare {
     /// More, or less, may be held than before.
     pub fn change(&self, from: usize, to: usize) {
-        self.0.fetch_add(to.wrapping_sub(from), SeqCst);
+        self.left.0.fetch_add(to.wrapping_sub(from), SeqCst);
+    }
+
+    /// Whether lanes give back what they do not need.
+    #[inline]
+    fn is_short(&self) -> bool {
+        self.short.0.load(Relaxed)
+    }
+
+    /// From now on they do not, until a lane wants more than there is.
+    pub fn forget_shortage(&self) {
+        if self.is_short() {
+            self.short.0.store(false, Relaxed);
+        }
     }
 
     fn take(&self, bytes: usize) -> bool {
@@ -61,11 +88,15 @@ impl Spare {
             let left = (spare as isize).checked_sub(isize::try_from(bytes).ok()?)?;
             (left >= 0).then_some(left as usize)
         };
-        self.0.fetch_update(SeqCst, Relaxed, left).is_ok()
+        let taken = self.left.0.fetch_update(SeqCst, Relaxed, left).is_ok();
+        if !taken && !self.is_short() {
+            self.short.0.store(true, Relaxed);
+        }
+        taken
     }
 
     fn put(&self, bytes: usize) {
-        self.0.fetch_add(bytes, SeqCst);
+        self.left.0.fetch_add(bytes, SeqCst);
     }
 }
 
@@ -134,7 +165,8 @@ impl Held {
         self.word.fetch_sub(granules(len), SeqCst);
     }
 
-    /// A block that was added is handed out again. If the budget is larger than needed by two steps then, one goes back.
+    /// A block that was added is handed out again. If the budget is larger than needed by two steps then, one goes back where it
+    /// is wanted.
     #[inline]
     pub fn hand_out(&self, len: usize, spare: &Spare, step: usize) {
         let change = ONE.wrapping_sub(granules(len));
@@ -144,7 +176,7 @@ impl Held {
         }
         let held = bytes_of(before.wrapping_add(change));
         let unused = self.budget.load(Relaxed).saturating_sub(held);
-        if unused / 2 > step {
+        if unused / 2 > step && spare.is_short() {
             self.give_up(step, spare);
         }
     }
@@ -227,7 +259,9 @@ mod tests {
     const STEP: usize = 4096;
 
     fn spare(bytes: usize) -> Spare {
-        Spare(AtomicUsize::new(bytes))
+        let spare = Spare::default();
+        spare.put(bytes);
+        spare
     }
 
     #[test]
@@ -276,8 +310,29 @@ mod tests {
         assert!(fill(second) >= 3, "what the first does not need");
         second.give_up(usize::MAX, &spare);
         assert_eq!(second.budget.load(Relaxed), second.bytes());
-        let all = spare.0.load(Relaxed) + first.budget.load(Relaxed) + second.bytes();
+        let all = spare.left.0.load(Relaxed) + first.budget.load(Relaxed) + second.bytes();
         assert_eq!(all, 10 * STEP);
+    }
+
+    #[test]
+    fn a_lane_gives_nothing_back_before_another_has_wanted_more_than_there_is() {
+        let (lanes, spare) = ([Held::default(), Held::default()], spare(8 * STEP));
+        let [first, second] = &lanes;
+        let left = || spare.left.0.load(Relaxed);
+        for _ in 0..3 {
+            let admitted = (0..8).filter(|_| first.admit(STEP, &spare, STEP, 8 * STEP));
+            assert_eq!(admitted.count(), 8);
+            (0..8).for_each(|_| first.hand_out(STEP, &spare, STEP));
+            assert_eq!((left(), first.budget.load(Relaxed)), (0, 8 * STEP));
+        }
+        assert!(!second.admit(STEP, &spare, STEP, 8 * STEP));
+        assert!(first.admit(STEP, &spare, STEP, 8 * STEP));
+        first.hand_out(STEP, &spare, STEP);
+        assert_eq!(left(), STEP);
+        spare.forget_shortage();
+        assert!(first.admit(STEP, &spare, STEP, 8 * STEP));
+        first.hand_out(STEP, &spare, STEP);
+        assert_eq!(left(), STEP);
     }
 
     #[test]
@@ -335,6 +390,6 @@ mod tests {
         for lane in &lanes {
             lane.give_up(usize::MAX, &spare);
         }
-        assert_eq!(spare.0.load(Relaxed), all);
+        assert_eq!(spare.left.0.load(Relaxed), all);
     }
 }
