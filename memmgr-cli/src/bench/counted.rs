@@ -166,10 +166,22 @@ fn count_ours(case: Case) -> Result<Counted> {
     }
 }
 
+/// Warms a loop of one size up, and has it counted; how often there was no memory.
+fn count_loop<S: Subject>(
+    subject: &mut S,
+    size: usize,
+    run: impl Fn(&mut S, usize, u64) -> u64,
+) -> u64 {
+    let mut failures = 0;
+    run(subject, size, 1000);
+    memmgr_bench_counted(&mut || failures = run(subject, size, PAIRS));
+    failures
+}
+
 /// Warms up, and has one pass counted.
 fn count(case: Case, name: &'static str, subject: &mut impl Subject) -> Result<Counted> {
     let mut operations = PAIRS;
-    let mut failures = 0;
+    let failures;
     let text = match case {
         Case::Hot | Case::Guard | Case::NoStream | Case::Pinned => {
             let (text, size) = match case {
@@ -178,13 +190,11 @@ fn count(case: Case, name: &'static str, subject: &mut impl Subject) -> Result<C
                 Case::Pinned => ("pinned 1 MiB", 1 << 20),
                 _ => ("hot 4 KiB", 4096),
             };
-            loops::pairs(subject, size, 1000);
-            memmgr_bench_counted(&mut || failures = loops::pairs(subject, size, PAIRS));
+            failures = count_loop(subject, size, loops::pairs);
             text.to_owned()
         }
         Case::Turns => {
-            loops::turns(subject, 4096, 1000);
-            memmgr_bench_counted(&mut || failures = loops::turns(subject, 4096, PAIRS));
+            failures = count_loop(subject, 4096, loops::turns);
             "turns 4 KiB".to_owned()
         }
         Case::Random(shape) => {
@@ -194,19 +204,17 @@ fn count(case: Case, name: &'static str, subject: &mut impl Subject) -> Result<C
             (operations, failures) = (pass.operations, pass.failures);
             format!("random {}", shape.case())
         }
-        Case::Holes(holes) => {
+        Case::Holes(holes) | Case::HolesInTurns(holes) => {
             let walls = loops::make_holes(subject, holes);
-            loops::pairs(subject, 1024, 1000);
-            memmgr_bench_counted(&mut || failures = loops::pairs(subject, 1024, PAIRS));
+            let name = if matches!(case, Case::Holes(_)) {
+                failures = count_loop(subject, 1024, loops::pairs);
+                "holes"
+            } else {
+                failures = count_loop(subject, 1024, loops::turns);
+                "holes in turns"
+            };
             walls.into_iter().for_each(|wall| subject.free(wall));
-            format!("holes k={holes}")
-        }
-        Case::HolesInTurns(holes) => {
-            let walls = loops::make_holes(subject, holes);
-            loops::turns(subject, 1024, 1000);
-            memmgr_bench_counted(&mut || failures = loops::turns(subject, 1024, PAIRS));
-            walls.into_iter().for_each(|wall| subject.free(wall));
-            format!("holes in turns k={holes}")
+            format!("{name} k={holes}")
         }
     };
     subject.verdict()?;

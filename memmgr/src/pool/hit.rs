@@ -112,10 +112,6 @@ impl State {
                 return Some(address);
             }
             self.settle_rest();
-            // The pool may be empty now.
-            if self.release_due {
-                return None;
-            }
         }
         let (place, own, epoch) = match on {
             Some(handle) => {

@@ -30,8 +30,8 @@ pub(super) struct Books(Biased<State>);
 pub(super) struct Last {
     /// Where it starts; 0 if something else has happened since, or if it cannot rest.
     addr: usize,
-    /// Its length in bytes if it rests; 0 if it is with its user.
-    resting: usize,
+    /// Whether it rests, or is with its user.
+    rests: bool,
     /// Its length, and what was asked for, in bytes.
     len: usize,
     requested: usize,
@@ -47,7 +47,7 @@ impl Last {
     /// Nothing was handed out, or something else has happened since.
     pub const NONE: Self = Self {
         addr: 0,
-        resting: 0,
+        rests: false,
         len: 0,
         requested: 0,
         core: 0,
@@ -59,7 +59,7 @@ impl Last {
     /// Whether a block rests.
     #[inline]
     pub fn rests(&self) -> bool {
-        self.resting != 0
+        self.rests
     }
 
     /// A block was handed out of memory that is the same owner's if it is freed now, and none rests.
@@ -73,7 +73,7 @@ impl Last {
         } = taken;
         (self.addr, self.len, self.slot, self.from) = (addr, len, slot, owner);
         (self.requested, self.raw) = (requested, raw);
-        self.core = on.map_or(0, |handle| address_of(handle.core()));
+        self.core = address_on(on);
     }
 
     /// Something happens to the books in which no block rests.
@@ -91,7 +91,7 @@ impl Last {
             FreeOn::Core(core) => address_of(core),
             FreeOn::Allocating => self.core,
         };
-        self.addr == addr && self.core == core && self.resting == 0
+        self.addr == addr && self.core == core && !self.rests
     }
 }
 
@@ -99,6 +99,12 @@ impl Last {
 #[inline]
 fn address_of(core: &Arc<StreamCore>) -> usize {
     Arc::as_ptr(core).addr()
+}
+
+/// As [`address_of`]; 0 without a stream.
+#[inline]
+fn address_on(on: Option<&Handle>) -> usize {
+    on.map_or(0, |handle| address_of(handle.core()))
 }
 
 impl Books {
@@ -183,11 +189,10 @@ impl State {
     #[inline]
     pub(super) fn revive(&mut self, size: usize, on: Option<&Handle>, raw: bool) -> Option<usize> {
         let last = &mut self.last;
-        let core = on.map_or(0, |handle| address_of(handle.core()));
-        if core != last.core || size > last.resting || last.resting - size >= GRANULE {
+        if address_on(on) != last.core || size > last.len || last.len - size >= GRANULE {
             return None;
         }
-        last.resting = 0;
+        last.rests = false;
         self.counters.hits += 1;
         let addr = last.addr;
         if size != last.requested || raw != last.raw {
@@ -212,7 +217,7 @@ impl State {
         if addr == 0 || !self.last.rests_after(addr, on) {
             return false;
         }
-        self.last.resting = self.last.len;
+        self.last.rests = true;
         true
     }
 }

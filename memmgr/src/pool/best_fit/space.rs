@@ -333,7 +333,7 @@ impl<T: Default> Space<T> {
             .collect();
         let usable = |owner: OwnerId| ranks.get(owner.0 as usize).copied().flatten();
         for (number, rank) in (0..).zip(&ranks) {
-            if rank.is_some() {
+            if rank.is_some() && !self.has_class_alone(OwnerId(number)) {
                 self.make_list(OwnerId(number));
             }
         }
@@ -680,13 +680,22 @@ impl<T: Default> Space<T> {
         )
     }
 
+    /// Whether all filed spans of an owner's class are its own: then nobody needs its list.
+    fn has_class_alone(&self, id: OwnerId) -> bool {
+        let owner = self.owners.owner(id);
+        owner.is_some_and(|owner| {
+            let class = self.owners.class(owner.class);
+            class.is_some_and(|class| class.index.count() == owner.spans)
+        })
+    }
+
     /// The smallest span of an owner in which the request fits, and where.
     fn best_of_owner(&self, id: OwnerId, request: Request) -> Option<(Entry, usize)> {
         let owner = self.owners.owner(id)?;
         let class = self.owners.class(owner.class)?;
         let fit = |entry: Entry| Some((entry, request.place(entry.addr, entry.len)?));
-        if class.index.count() == owner.spans {
-            // All spans of the class are this owner's, so the index is in the right order.
+        if self.has_class_alone(id) {
+            // The index is in the right order.
             return class
                 .index
                 .at_least(&self.nodes, &self.blocks, request.size)

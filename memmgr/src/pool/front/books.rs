@@ -65,6 +65,12 @@ impl Front {
         Ok((entry.requested.load(Relaxed), entry.raw.load(Relaxed)))
     }
 
+    /// A lane, and where its entries are.
+    fn lane(&self, number: u32) -> Option<(&Parts, &Lane)> {
+        let parts = self.parts.get()?;
+        Some((parts, parts.lane(number)?))
+    }
+
     /// Lets a lane keep only what it needs of its budget.
     fn give_up(&self, lane: &Lane) {
         lane.held.give_up(usize::MAX, &self.shared.spare);
@@ -177,11 +183,7 @@ impl State {
 
     /// Gives everything back that a lane holds.
     fn empty_lane(&mut self, front: &Front, number: u32) {
-        let Some((parts, lane)) = front
-            .parts
-            .get()
-            .and_then(|parts| Some((parts, parts.lane(number)?)))
-        else {
+        let Some((parts, lane)) = front.lane(number) else {
             return;
         };
         for bin in lane.bins.all().filter(|bin| bin.count() > 0) {
@@ -240,11 +242,7 @@ impl State {
 
     /// Gives half of a bin back.
     fn thin(&mut self, front: &Front, number: u32, len: usize, stream: u64) {
-        let Some((parts, lane)) = front
-            .parts
-            .get()
-            .and_then(|parts| Some((parts, parts.lane(number)?)))
-        else {
+        let Some((parts, lane)) = front.lane(number) else {
             return;
         };
         let Some(bin) = lane.bins.find(key(len, stream)) else {
