@@ -154,6 +154,8 @@ pub struct Usage {
     pub peak_reserved: u64,
     /// Requests that had to wait for another stream's work. CUDA's own pools do not say.
     pub waits: u64,
+    /// How often memory was mapped at another address.
+    pub remaps: u64,
 }
 
 /// What `manager`, working in `mode`, holds of the current device, which is `ordinal`.
@@ -164,6 +166,7 @@ pub fn usage(manager: &MemoryManager, mode: DeviceAllocatorMode, ordinal: i32) -
             peak_in_use: native.used_high as u64,
             peak_reserved: native.reserved_high as u64,
             waits: 0,
+            remaps: 0,
         });
     }
     let stats = manager.stats();
@@ -172,6 +175,7 @@ pub fn usage(manager: &MemoryManager, mode: DeviceAllocatorMode, ordinal: i32) -
         peak_in_use: stats.best_fit.peak_in_use as u64,
         peak_reserved: stats.best_fit.peak_reserved as u64,
         waits: stats.best_fit.waits,
+        remaps: stats.best_fit.remaps,
     }))
 }
 

@@ -32,6 +32,8 @@ pub struct Row {
     pub peak_reserved_bytes: u64,
     /// As that, at the end of each pass, of all passes so far.
     pub reserved_by_pass_bytes: Vec<u64>,
+    /// How often memory was mapped at another address, in all passes up to each. Only `pool` tells.
+    pub remaps_by_pass: Option<Vec<u64>>,
     /// How often a request had to wait for another stream's work.
     pub waits: u64,
     /// Requests of all passes that the device's memory could not meet.
@@ -275,6 +277,7 @@ mod tests {
             peak_live_bytes: 1 << 40,
             peak_reserved_bytes: 1 << 41,
             reserved_by_pass_bytes: vec![1 << 40, 1 << 41],
+            remaps_by_pass: Some(vec![9, 9]),
             waits: 3,
             failures: 0,
             internal_waste_bytes: Some(5),
@@ -304,7 +307,7 @@ mod tests {
                 "trace": "a.csv", "mode": "pool", "backend": "simulated", "streams": 4,
                 "events": 10, "ns_per_op": [20.5, 10.25],
                 "peak_live_bytes": 1_u64 << 40, "peak_reserved_bytes": 1_u64 << 41,
-                "reserved_by_pass_bytes": [1_u64 << 40, 1_u64 << 41],
+                "reserved_by_pass_bytes": [1_u64 << 40, 1_u64 << 41], "remaps_by_pass": [9, 9],
                 "waits": 3, "failures": 0, "internal_waste_bytes": 5, "external_waste_bytes": 6,
                 "pending_bytes": 7, "largest_miss_bytes": null
             }])

@@ -236,11 +236,14 @@ fn replay(
     managed.takes_snapshot = options.snapshot.is_some();
     let mut passes: Vec<Pass> = Vec::with_capacity(options.passes);
     let mut reserved = Vec::with_capacity(options.passes);
+    let mut remaps = Vec::with_capacity(options.passes);
     for _ in 0..options.passes {
         passes.push(pass(&mut managed, trace, |events| {
             bar.inc(events as u64);
         })?);
-        reserved.push(device::usage(&manager, mode, ordinal)?.peak_reserved);
+        let usage = device::usage(&manager, mode, ordinal)?;
+        reserved.push(usage.peak_reserved);
+        remaps.push(usage.remaps);
     }
     let usage = device::usage(&manager, mode, ordinal)?;
     for stream in &managed.streams {
@@ -275,6 +278,7 @@ fn replay(
         peak_live_bytes: trace.peak_live,
         peak_reserved_bytes: usage.peak_reserved,
         reserved_by_pass_bytes: reserved,
+        remaps_by_pass: own.then_some(remaps),
         waits: usage.waits,
         failures: passes.iter().map(|pass| pass.failures).sum(),
         internal_waste_bytes: waste.as_ref().map(|of| of.internal),

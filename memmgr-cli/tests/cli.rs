@@ -258,9 +258,30 @@ fn a_trace_that_is_repeated_reserves_no_more_than_the_first_time() {
         let reserved: Vec<f64> = reserved.iter().filter_map(Value::as_f64).collect();
         assert_eq!(reserved.len(), 3);
         assert!(reserved.iter().all(|later| *later <= reserved[0]), "{row}");
+        assert_eq!(row["remaps_by_pass"].as_array().map(Vec::len), Some(3));
     }
     let text = String::from_utf8(out.stderr).expect("UTF-8");
     assert!(text.contains("last pass"), "{text}");
+}
+
+/// After a few passes all memory is mapped where a program that repeats itself has it.
+#[test]
+fn a_trace_that_is_repeated_maps_nothing_in_the_end() {
+    let out = memmgr()
+        .args(["replay", "--mode", "pool", "--passes", "8", "--json", "-"])
+        .args(["gpt2", "resnet50"].map(|name| traces().join(format!("{name}.csv.gz"))))
+        .output()
+        .expect("run");
+    assert!(out.status.success());
+    let rows: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    for row in rows.as_array().expect("an array") {
+        let remaps = row["remaps_by_pass"].as_array().expect("passes");
+        let remaps: Vec<u64> = remaps.iter().filter_map(Value::as_u64).collect();
+        assert!(remaps[0] > 0, "{row}");
+        assert_eq!(remaps[5..], [remaps[5]; 3], "{row}");
+        let reserved = row["reserved_by_pass_bytes"].as_array().expect("passes");
+        assert_eq!(reserved[0], reserved[7], "{row}");
+    }
 }
 
 /// What the pool reserves, over the most that is live, in the worst of three passes. The simulated runtime makes that exact.

@@ -60,6 +60,7 @@ metrics! { OF_POOLS of PoolStats:
     waits Counter "memmgr_waits_total" "Steals that had to wait for the other stream.";
     growths Counter "memmgr_growths_total" "Segments obtained from CUDA, or growths that made new chunks.";
     moves Counter "memmgr_moves_total" "Chunks of physical memory that were moved to other addresses.";
+    remaps Counter "memmgr_remaps_total" "Moves for which memory was mapped anew.";
     failures Counter "memmgr_failures_total" "Requests refused.";
     splits Counter "memmgr_splits_total" "Blocks divided in two.";
     merges Counter "memmgr_merges_total" "Neighbouring free blocks joined.";

@@ -47,6 +47,8 @@ pub struct PoolStats {
     /// Chunks of physical memory that were moved to other addresses (virtual memory); segments that were idle and went into a
     /// longer one (`cudaMalloc`).
     pub moves: u64,
+    /// Those of the moves for which memory was mapped anew. The others found it mapped where it had been before.
+    pub remaps: u64,
     /// Requests refused.
     pub failures: u64,
     /// Blocks divided in two.

@@ -149,6 +149,51 @@ fn a_small_pool_begins_anew_when_nothing_is_live() {
     assert_eq!(stats(&manager).reserved, 0);
 }
 
+/// In the end all memory is mapped where a program that repeats itself has it, in large pools and in small ones.
+#[test]
+fn a_program_that_repeats_itself_maps_nothing_in_the_end() {
+    let _turn = turn();
+    let stream = Stream::new().expect("a stream");
+    for (initial, len) in [(0, PAGE), (4096 * MIB, 128 * MIB)] {
+        let Some(manager) = pool(initial) else {
+            return;
+        };
+        let mut last = 0;
+        for again in 0..12 {
+            round(&manager, &stream, len);
+            let now = stats(&manager);
+            if again == 0 {
+                assert!(now.remaps > 0, "{now:?}");
+            } else {
+                assert!(now.moves > last, "memory has to move each time: {now:?}");
+            }
+            last = now.moves;
+            // A small pool begins anew after more calls than a large one.
+            let calls = if initial == 0 {
+                CALLS * now.moves
+            } else {
+                CALLS
+            };
+            pairs(&manager, &stream, calls);
+            stream.synchronize().expect("no work");
+        }
+        let before = (stats(&manager), manager.stats().total_cuda_calls());
+        let places = round(&manager, &stream, len);
+        pairs(&manager, &stream, CALLS);
+        stream.synchronize().expect("no work");
+        assert_eq!(round(&manager, &stream, len), places);
+        let after = stats(&manager);
+        assert!(after.moves > before.0.moves, "{after:?}");
+        assert_eq!(
+            (after.remaps, after.reserved),
+            (before.0.remaps, before.0.reserved)
+        );
+        manager.check().expect("the books are sound");
+        let all = manager.trim().expect("a trim");
+        assert_eq!((all, stats(&manager).reserved), (before.0.reserved, 0));
+    }
+}
+
 /// Work that holds the memory is asked about once, and not in every call.
 #[test]
 fn memory_that_work_holds_costs_the_calls_nothing() {

@@ -11,7 +11,7 @@ use crate::{
 use cuda_sys as sys;
 
 /// Physical memory of a device, as the driver numbers it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RawChunk(u64);
 
 #[cfg(test)]

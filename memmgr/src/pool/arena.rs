@@ -3,18 +3,21 @@
 //! A pool of mapped memory has one or more *ranges* of reserved addresses, each a segment of its space. Physical memory comes in
 //! **chunks** that are mapped whole. A chunk that lies wholly inside idle memory can be moved to other addresses; what it leaves
 //! is a gap, which later growth fills again: it takes the run of gaps and idle spans of which the least is missing. The last gap of a range is what was
-//! never used of it.
+//! never used of it. In a gap it stays mapped (`aliases.rs`), so that it can come back without a CUDA call.
 //!
 //! The books count in granules, chunks in pages: where a limit cuts into a chunk, the rest of it is mapped, but belongs to the
 //! gap behind it. It is the first part of that gap that becomes memory.
 
+mod aliases;
 mod asleep;
 mod plan;
+mod stock;
 #[cfg(test)]
 mod tests;
 
-pub(super) use plan::{Move, Plan, Planned};
+pub(super) use plan::{Move, Moving, Plan, Planned};
 
+use self::aliases::Aliases;
 use super::best_fit::{Kind, Piece, Slot, Space};
 use crate::cuda::virtual_memory::RawChunk;
 use std::{collections::BTreeMap, ops::Range};
@@ -36,7 +39,9 @@ pub(super) struct Arena {
     chunks: BTreeMap<usize, Chunk>,
     /// Chunks that are mapped in gaps, by address (see `asleep.rs`).
     asleep: BTreeMap<usize, Chunk>,
-    /// Chunks that are mapped nowhere, since they could not be mapped back.
+    /// Where else they are mapped, in gaps.
+    aliases: Aliases,
+    /// Chunks that are mapped nowhere, since they could not be released.
     spare: Vec<Chunk>,
     /// The longest chunk so far, in bytes.
     longest: usize,
@@ -73,6 +78,9 @@ impl Arena {
         for start in plan.wake.iter().chain(&plan.fetch) {
             self.rouse(*start);
         }
+        for (at, chunk) in &plan.clear {
+            self.aliases.remove(*at, *chunk);
+        }
         for one in &plan.moves {
             match one.from {
                 Some(from) => drop(self.chunks.remove(&from)),
@@ -92,20 +100,25 @@ impl Arena {
             self.longest = self.longest.max(chunk.len);
             self.chunks.insert(start, chunk);
         }
-        let moved = plan.moves.iter().map(|one| (one.to, one.chunk));
-        self.chunks.extend(moved);
+        for one in &plan.moves {
+            self.chunks.insert(one.to, one.chunk);
+            if let Some(from) = one.from {
+                self.aliases.moved(one.chunk, from, one.to);
+            }
+        }
+        if let Some(last) = plan.evicted {
+            self.aliases.turn_to(last);
+        }
         let done = space.map(plan.target.start, plan.target.len(), plan.held);
         debug_assert!(done, "the target of a plan is a gap");
     }
 
-    /// The plan has failed, and what it had moved is back, but for `lost` chunks that could not be mapped back.
-    pub fn undo<T: Default>(&mut self, space: &mut Space<T>, plan: &Plan, lost: &[Chunk]) {
+    /// The plan has failed, and everything is as before, but that the first `cleared` of the aliases that it cleared are gone.
+    pub fn undo<T: Default>(&mut self, space: &mut Space<T>, plan: &Plan, cleared: usize) {
         for one in &plan.moves {
             match one.from {
-                Some(from) if !lost.contains(&one.chunk) => {
-                    self.chunks.insert(from, one.chunk);
-                }
-                _ => self.spare.push(one.chunk),
+                Some(from) => drop(self.chunks.insert(from, one.chunk)),
+                None => self.spare.push(one.chunk),
             }
         }
         for start in &plan.lay {
@@ -114,15 +127,22 @@ impl Arena {
         for start in plan.wake.iter().chain(&plan.fetch) {
             self.lay(*start);
         }
-        let is_lost = |range: &Range<usize>| {
-            plan.moves
-                .iter()
-                .any(|one| one.from == Some(range.start) && lost.contains(&one.chunk))
-        };
-        for (_, range) in plan.hold.iter().filter(|(_, range)| !is_lost(range)) {
+        for (at, chunk) in plan.clear.iter().skip(cleared) {
+            if let Some(lies) = self.place_of(*chunk) {
+                self.aliases.add(*at, *chunk, lies);
+            }
+        }
+        for (_, range) in &plan.hold {
             let done = space.map(range.start, range.len(), range.len());
             debug_assert!(done, "what a plan held is a gap");
         }
+    }
+
+    /// Where the memory of a chunk lies. Looks at all of them.
+    fn place_of(&self, chunk: Chunk) -> Option<usize> {
+        let all = self.chunks.iter().chain(&self.asleep);
+        all.into_iter()
+            .find_map(|(start, other)| (*other == chunk).then_some(*start))
     }
 
     /// Takes chunks that nothing uses out of the books, until that makes `most` bytes: those that are mapped nowhere, and then, from
@@ -179,7 +199,13 @@ impl Arena {
                 taken.mapped.push(one);
             }
         }
+        taken.aliases = self.aliases.take(taken.mapped.iter().map(|one| one.chunk));
         taken
+    }
+
+    /// Takes the aliases out that lie in a range.
+    pub fn take_aliases(&mut self, range: &Range<usize>) -> Vec<(usize, Chunk)> {
+        self.aliases.take_where(|at, _| range.contains(&at))
     }
 
     /// Of what [`Arena::take_idle`] has taken, `gone` bytes are gone, and the rest comes back.
@@ -189,6 +215,11 @@ impl Arena {
             self.chunks.insert(start, chunk);
             let done = space.map(start, len, len);
             debug_assert!(done, "what was taken is a gap");
+        }
+        for (at, chunk) in rest.aliases {
+            if let Some(lies) = self.place_of(chunk) {
+                self.aliases.add(at, chunk, lies);
+            }
         }
         for (chunk, len) in rest.unmapped {
             // All of a spare chunk is held.
@@ -225,6 +256,8 @@ impl Arena {
         }
         self.chunks = kept;
         Idles {
+            // Those of the chunks that stay as well: nobody moves anything any more.
+            aliases: self.aliases.take_where(|_, _| true),
             mapped: unused,
             unmapped: self.take_spare(),
         }
@@ -246,6 +279,7 @@ impl Arena {
             behind = start.saturating_add(chunk.len);
         }
         self.check_asleep(space)?;
+        self.check_aliases(space)?;
         space.mapped_parts().into_iter().try_for_each(|part| {
             let mut at = part.start;
             while at < part.end {
@@ -262,6 +296,8 @@ impl Arena {
 /// Chunks that nothing uses, out of the books.
 #[derive(Debug, Default)]
 pub(super) struct Idles {
+    /// Where some chunks are mapped as well.
+    pub aliases: Vec<(usize, Chunk)>,
     pub mapped: Vec<Taken>,
     /// With how much of each the books count, in bytes.
     pub unmapped: Vec<(Chunk, usize)>,

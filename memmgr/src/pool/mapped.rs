@@ -33,8 +33,8 @@ pub(crate) struct Mapped {
 /// What could not be done, and what it has cost.
 pub(super) struct Failed {
     pub error: Error,
-    /// Chunks that could not be mapped back.
-    pub lost: Vec<Chunk>,
+    /// So many of the aliases that were to go are gone.
+    pub cleared: usize,
     /// Whether something stays mapped at the target, so that nothing else can be mapped there.
     pub stuck: bool,
 }
@@ -104,15 +104,14 @@ impl Mapped {
     }
 
     /// Moves what is to be moved and makes what is missing, as planned; the new chunks, and where they are. Either all of it
-    /// is done, or nothing, but for chunks that could not be mapped back.
+    /// is done, or nothing, but for aliases that are gone. A chunk that moves stays mapped where it was, which becomes an alias.
     ///
     /// # Safety
     /// The chunks and addresses of the plan are out of the books, and no work touches the chunks.
     pub(super) unsafe fn carry_out(&self, plan: &Plan) -> Result<Vec<(usize, Chunk)>, Failed> {
         let mut steps = Steps {
-            plan,
             made: Vec::new(),
-            unmapped: 0,
+            cleared: 0,
             mapped: Vec::new(),
             zeroing: false,
         };
@@ -121,17 +120,16 @@ impl Mapped {
             for place in &plan.make {
                 steps.made.push((place.start, self.create(place.len())?));
             }
-            for one in &plan.moves {
-                if let Some(from) = one.from {
-                    // SAFETY: as this function demands.
-                    unsafe { driver::unmap(from, one.chunk.len)? };
-                }
-                steps.unmapped += 1;
+            for (at, chunk) in &plan.clear {
+                // SAFETY: nothing lies there in the books, and so nobody uses these addresses.
+                unsafe { driver::unmap(*at, chunk.len)? };
+                steps.cleared += 1;
             }
-            let moved = plan.moves.iter().map(|one| (one.to, one.chunk));
+            let moved = plan.moves.iter().filter(|one| !one.is_mapped);
+            let moved = moved.map(|one| (one.to, one.chunk));
             let all: Vec<(usize, Chunk)> = moved.chain(steps.made.iter().copied()).collect();
             for (to, chunk) in &all {
-                // SAFETY: the chunk is alive and mapped nowhere.
+                // SAFETY: the chunk is alive, and nothing is mapped there.
                 unsafe { driver::map(*to, chunk.len, chunk.raw)? };
                 steps.mapped.push((*to, *chunk));
             }
@@ -145,9 +143,14 @@ impl Mapped {
         match done {
             Ok(()) => Ok(steps.made),
             Err(error) => {
+                let cleared = steps.cleared;
                 // SAFETY: the memory was never handed out at its new addresses.
-                let (lost, stuck) = unsafe { steps.undo(self) };
-                Err(Failed { error, lost, stuck })
+                let stuck = unsafe { steps.undo(self) };
+                Err(Failed {
+                    error,
+                    cleared,
+                    stuck,
+                })
             }
         }
     }
@@ -192,7 +195,15 @@ impl Mapped {
         let (mut gone, mut rest) = (0usize, Idles::default());
         let done = on_device(self.device, || {
             let mut first = Ok(());
+            // SAFETY: as this function demands.
+            let stuck = unsafe { self.clear(idles.aliases, &mut first) };
+            let is_stuck = |chunk: &Chunk| stuck.iter().any(|(_, other)| other == chunk);
             for taken in idles.mapped {
+                if is_stuck(&taken.chunk) {
+                    // It would not give its memory back.
+                    rest.mapped.push(taken);
+                    continue;
+                }
                 // SAFETY: as this function demands.
                 if let Err(error) = unsafe { driver::unmap(taken.start, taken.chunk.len) } {
                     rest.mapped.push(taken);
@@ -218,30 +229,65 @@ impl Mapped {
                     }
                 }
             }
+            rest.aliases = stuck;
             first
         });
         (gone, rest, done)
     }
+
+    /// Unmaps aliases, as many as the driver lets go.
+    ///
+    /// # Safety
+    /// They are out of the books.
+    pub(super) unsafe fn unmap(&self, aliases: Vec<(usize, Chunk)>) -> Result<()> {
+        on_device(self.device, || {
+            let mut first = Ok(());
+            // SAFETY: as this function demands.
+            unsafe { self.clear(aliases, &mut first) };
+            first
+        })
+    }
+
+    /// As [`Mapped::unmap`] on the current device; those for which that failed, and the first error if there was none yet.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn clear(
+        &self,
+        aliases: Vec<(usize, Chunk)>,
+        first: &mut Result<()>,
+    ) -> Vec<(usize, Chunk)> {
+        let mut stuck = Vec::new();
+        for (at, chunk) in aliases {
+            // SAFETY: nothing lies there in the books, and so nobody uses these addresses.
+            if let Err(error) = unsafe { driver::unmap(at, chunk.len) } {
+                stuck.push((at, chunk));
+                if first.is_ok() {
+                    *first = Err(error);
+                }
+            }
+        }
+        stuck
+    }
 }
 
 /// How far a plan has come.
-struct Steps<'a> {
-    plan: &'a Plan,
+struct Steps {
     made: Vec<(usize, Chunk)>,
-    /// So many of the moves have left their place.
-    unmapped: usize,
+    /// So many of the aliases that are to go are gone.
+    cleared: usize,
     mapped: Vec<(usize, Chunk)>,
     /// Whether new memory may be in the middle of being zeroed.
     zeroing: bool,
 }
 
-impl Steps<'_> {
-    /// Takes everything back; the chunks for which that failed, and whether something stays mapped.
+impl Steps {
+    /// Takes everything back but the aliases that are gone; whether something stays mapped.
     ///
     /// # Safety
     /// No work touches the chunks.
-    unsafe fn undo(self, mapped: &Mapped) -> (Vec<Chunk>, bool) {
-        let (mut lost, mut stuck) = (Vec::new(), false);
+    unsafe fn undo(self, mapped: &Mapped) -> bool {
+        let mut stuck = false;
         let undone = on_device(mapped.device, || {
             let is_busy = self.zeroing && !mapped.has_stopped_zeroing();
             for (at, chunk) in &self.mapped {
@@ -262,26 +308,13 @@ impl Steps<'_> {
                     tracing::warn!(%error, "memory could not be released: it is lost");
                 }
             }
-            for one in self.plan.moves.iter().take(self.unmapped) {
-                let Some(from) = one.from else { continue };
-                let len = one.chunk.len;
-                // SAFETY: the chunk is alive and mapped nowhere.
-                let back = unsafe { driver::map(from, len, one.chunk.raw) }
-                    .and_then(|()| mapped.allow(from, len));
-                if let Err(error) = back {
-                    tracing::warn!(%error, "memory could not be mapped back: it waits for the next growth");
-                    // SAFETY: as this function demands. Where nothing is mapped this is an error that changes nothing.
-                    let _ = unsafe { driver::unmap(from, len) };
-                    lost.push(one.chunk);
-                }
-            }
             Ok(())
         });
         if let Err(error) = undone {
             tracing::warn!(%error, "a growth could not be undone");
             stuck = true;
         }
-        (lost, stuck)
+        stuck
     }
 }
 

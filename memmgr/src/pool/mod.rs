@@ -91,6 +91,8 @@ struct Counters {
     steals: u64,
     growths: u64,
     moves: u64,
+    /// Moves for which memory was mapped.
+    remaps: u64,
     /// Segments that went into longer ones.
     joined: u64,
     /// How often a growth was put off until work had finished.
@@ -433,6 +435,7 @@ impl Pool {
             steals: counters.steals,
             growths: counters.growths,
             moves: counters.moves.saturating_add(counters.joined),
+            remaps: counters.remaps,
             failures: counters.failures,
             splits: space.splits,
             merges: space.merges,

@@ -147,9 +147,10 @@ fn numbered(from: usize) -> PoolStats {
         waits: n(17) as u64,
         growths: n(18) as u64,
         moves: n(19) as u64,
-        failures: n(20) as u64,
-        splits: n(21) as u64,
-        merges: n(22) as u64,
+        remaps: n(20) as u64,
+        failures: n(21) as u64,
+        splits: n(22) as u64,
+        merges: n(23) as u64,
     }
 }
 
@@ -177,7 +178,7 @@ fn figures() -> Stats {
 }
 
 /// The names of the figures of a pool, in the order of [`numbered`].
-const NAMES: [&str; 22] = [
+const NAMES: [&str; 23] = [
     "in_use_bytes",
     "reserved_bytes",
     "idle_bytes",
@@ -197,6 +198,7 @@ const NAMES: [&str; 22] = [
     "waits_total",
     "growths_total",
     "moves_total",
+    "remaps_total",
     "failures_total",
     "splits_total",
     "merges_total",

@@ -189,6 +189,37 @@ fn moves() {
     is("give back", give_back(elsewhere, 4 * CHUNK), 0);
 }
 
+fn aliases() {
+    let bytes = pattern(CHUNK);
+    let other: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
+    let (one, at) = reserve(3 * CHUNK);
+    let (two, handle) = create(CHUNK);
+    assert_eq!((one, two), (0, 0));
+    let also = at + 2 * CHUNK as u64;
+    is("map", (map(at, CHUNK, handle), allow(at, CHUNK)), (0, 0));
+    let mapped = (map(also, CHUNK, handle), allow(also, CHUNK));
+    is("map it a second time", mapped, (0, 0));
+    let s = stream();
+    for (name, to, from, bytes) in [
+        ("what one shows of the other", at, also, &bytes),
+        ("and the other of the one", also, at, &other),
+    ] {
+        let source = bytes.as_ptr().cast();
+        ok!(cudaMemcpyAsync(to as Pointer, source, CHUNK, H2D, s));
+        ok!(cudaStreamSynchronize(s));
+        is(name, read(from as Pointer, CHUNK) == *bytes, true);
+    }
+    is("unmap one", unmap(at, CHUNK), 0);
+    let left = read(also as Pointer, CHUNK) == other;
+    is("the other stays", left, true);
+    is("release", release(handle), 0);
+    let left = read(also as Pointer, CHUNK) == other;
+    is("without its handle too", left, true);
+    is("unmap", unmap(also, CHUNK), 0);
+    is("give back", give_back(at, 3 * CHUNK), 0);
+    destroy([s]);
+}
+
 fn refused() {
     let (v, s) = (Mapped::new(CHUNK, 1), stream());
     is("cudaFree", cuda!(cudaFree(v.pointer(0))), 1);
@@ -337,6 +368,7 @@ facts! {
     captured_across_borders, Gpu: "So do captured ones";
     counted, Documentation: "Physical memory is taken when it is created, and comes back when it is both released and unmapped";
     moves, Gpu: "A chunk keeps its contents when it is mapped elsewhere";
+    aliases, Gpu: "A chunk can be mapped at two addresses, shows at each what was written at the other, and stays at one when the other is unmapped";
     refused, Gpu: "`cudaFree` and `cudaFreeAsync` refuse mapped memory (1)";
     ranges, Gpu: "The range of an interior pointer to mapped memory is its chunk";
     holes, Gpu: "A taken place is not mapped over (1), a hole gets no access (1) and has no range (500), but is unmapped with 0; no access, no device pointer";

@@ -5,8 +5,86 @@
 //! chunks can be laid to sleep, and the pool grows over them as it did the first time: a chunk that is asleep where a growth
 //! goes serves in place of an idle one that would move there, which sleeps from then on.
 
-use super::{Arena, Chunk, PAGE};
+use super::{
+    Arena, Chunk, PAGE,
+    stock::{Idle, Stock},
+};
 use crate::pool::best_fit::{Kind, Piece, Slot, Space};
+use std::ops::Range;
+
+/// The chunks that sleep outside of a block, and those that are laid to sleep for a plan. They are many, and mostly none is wanted
+/// but those that are there already.
+pub(super) struct Sleepers<'a> {
+    /// Where they are looked for, if they may move.
+    from: Option<(&'a Arena, &'a Range<usize>)>,
+    found: Option<Stock>,
+    laid: Vec<Idle>,
+    /// So much idle memory is still to sleep in place of what woke, in bytes.
+    owed: usize,
+}
+
+impl<'a> Sleepers<'a> {
+    /// None has been looked for.
+    pub fn new(from: Option<(&'a Arena, &'a Range<usize>)>) -> Self {
+        Self {
+            from,
+            found: None,
+            laid: Vec::new(),
+            owed: 0,
+        }
+    }
+
+    /// A chunk of so many bytes has woken, or will be fetched, for what idle memory would have moved for: as much of that sleeps in its place.
+    pub fn lay_for(&mut self, len: usize, idle: &mut Stock) {
+        self.owed = self.owed.saturating_add(len);
+        while let Some(idle) = idle.idle_at_most(self.owed) {
+            self.owed = self.owed.saturating_sub(idle.chunk.len);
+            match &mut self.found {
+                Some(stock) => stock.put(idle),
+                None => self.laid.push(idle),
+            }
+        }
+    }
+
+    fn found(&mut self) -> Option<&mut Stock> {
+        let (arena, block) = self.from?;
+        let laid = &mut self.laid;
+        Some(self.found.get_or_insert_with(|| {
+            let asleep = arena.asleep.iter().map(|(start, chunk)| Idle {
+                chunk: *chunk,
+                from: Some(*start),
+                span: None,
+            });
+            let mut stock = Stock::of(asleep.filter(|idle| idle.is_apart(block)));
+            laid.drain(..).for_each(|idle| stock.put(idle));
+            stock
+        }))
+    }
+
+    /// The one that sleeps at an address.
+    pub fn at(&mut self, place: usize) -> Option<Idle> {
+        let (arena, _) = self.from?;
+        arena.asleep.contains_key(&place).then_some(())?;
+        self.found()?.at(place)
+    }
+
+    /// One for `to`: the longest of at most `left` bytes, or the shortest that is longer, but at most `most`. It leaves the places
+    /// behind it to those that were there once.
+    pub fn take(&mut self, to: usize, left: usize, most: usize) -> Option<Idle> {
+        let (arena, _) = self.from?;
+        let stock = self.found()?;
+        let mut behind = arena.aliases.between(to, to.saturating_add(left));
+        let next = behind.find(|(_, _, lies)| stock.has(*lies));
+        let left = next.map_or(left, |(at, _, _)| at - to);
+        stock.at_most(left).or_else(|| stock.longer(left, most))
+    }
+
+    /// Those that are laid to sleep in the end.
+    pub fn into_laid(self) -> Vec<Idle> {
+        let found = self.found.into_iter().flat_map(Stock::into_laid);
+        self.laid.into_iter().chain(found).collect()
+    }
+}
 
 impl Arena {
     /// The chunks that lie wholly inside idle spans, by address.

@@ -1,11 +1,16 @@
 //! What a growth would have to move and to make.
 
-use super::{Arena, Chunk, PAGE};
+use super::{
+    Arena, Chunk, PAGE,
+    aliases::Cover,
+    asleep::Sleepers,
+    stock::{Idle, Stock},
+};
 use crate::pool::{
     GRANULE,
     best_fit::{Kind, Piece, Run, Slot, Space},
 };
-use std::{collections::BTreeMap, ops::Range};
+use std::{ops::Range, rc::Rc};
 
 /// No chunk that is made is longer.
 pub(super) const LONGEST: usize = 32 << 20;
@@ -13,6 +18,8 @@ pub(super) const LONGEST: usize = 32 << 20;
 const CHUNKS: usize = 1024;
 /// So many places in a run are compared.
 const PLACES: usize = 64;
+/// And so many are tried to put all memory together.
+const TRIES: usize = 8;
 
 /// A chunk that is to be mapped at `to`.
 #[derive(Debug, Clone, Copy)]
@@ -21,6 +28,8 @@ pub(in crate::pool) struct Move {
     /// Where it is mapped now; `None`: nowhere.
     pub from: Option<usize>,
     pub to: usize,
+    /// Whether it is mapped there already, by an alias.
+    pub is_mapped: bool,
 }
 
 /// How a pool grows by one run of addresses.
@@ -34,6 +43,10 @@ pub(in crate::pool) struct Plan {
     pub moves: Vec<Move>,
     /// Where new chunks are to be mapped.
     pub make: Vec<Range<usize>>,
+    /// Aliases that are to go: those of others where chunks are to be mapped, and then those that are too many.
+    pub clear: Vec<(usize, Chunk)>,
+    /// The last of those that are too many.
+    pub(super) evicted: Option<usize>,
     /// Chunks that sleep where the target is.
     pub wake: Vec<usize>,
     /// Those of the chunks that move that sleep.
@@ -44,79 +57,28 @@ pub(in crate::pool) struct Plan {
     pub(super) held: usize,
 }
 
+/// What may move for a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::pool) enum Moving {
+    /// Nothing: new memory alone serves.
+    Nothing,
+    /// Idle memory, that at the highest address first, so that the low end stays in one piece.
+    Highest,
+    /// Idle memory, that which was there once first.
+    Known,
+    /// As that, to where most of it was once.
+    Home,
+}
+
 /// What a search for a plan ended with.
 #[derive(Debug)]
 pub(in crate::pool) enum Planned {
     /// This serves the request.
-    Plan(Plan),
+    Plan(Box<Plan>),
     /// The limit forbids every plan.
     NoRoom,
     /// There are not enough addresses.
     NoAddresses,
-}
-
-/// A chunk that could move.
-#[derive(Debug, Clone, Copy)]
-struct Idle {
-    chunk: Chunk,
-    /// Where it is; `None`: mapped nowhere.
-    from: Option<usize>,
-    /// The span around it; `None`: it sleeps, or is mapped nowhere.
-    span: Option<Slot>,
-}
-
-impl Idle {
-    /// Whether it lies outside of a block.
-    fn is_apart(&self, block: &Range<usize>) -> bool {
-        self.from.is_none_or(|start| {
-            start.saturating_add(self.chunk.len) <= block.start || block.end <= start
-        })
-    }
-}
-
-/// The chunks that could move, by their length; the last of a list is taken first.
-struct Stock(BTreeMap<usize, Vec<Idle>>);
-
-impl Stock {
-    fn take(&mut self, len: usize) -> Option<Idle> {
-        let list = self.0.get_mut(&len)?;
-        let found = list.pop();
-        if list.is_empty() {
-            self.0.remove(&len);
-        }
-        found
-    }
-
-    /// One that is idle, and may sleep in place of another.
-    fn take_idle(&mut self, len: usize) -> Option<Idle> {
-        let list = self.0.get_mut(&len)?;
-        let last = list.iter().rposition(|idle| idle.span.is_some())?;
-        let found = list.remove(last);
-        if list.is_empty() {
-            self.0.remove(&len);
-        }
-        Some(found)
-    }
-
-    /// One more, which is taken before others.
-    fn put(&mut self, idle: Idle) {
-        self.0.entry(idle.chunk.len).or_default().push(idle);
-    }
-
-    /// The longest that is not longer.
-    fn at_most(&mut self, len: usize) -> Option<Idle> {
-        let found = *self.0.range(..=len).next_back()?.0;
-        self.take(found)
-    }
-
-    /// The shortest that is longer, but not too long.
-    fn longer(&mut self, than: usize, most: usize) -> Option<Idle> {
-        let found = *self.0.range(than..).next()?.0;
-        if found > most {
-            return None;
-        }
-        self.take(found)
-    }
 }
 
 fn page_floor(addr: usize) -> usize {
@@ -162,11 +124,15 @@ impl Arena {
             .map(|gap| self.hole(gap, block))
     }
 
-    /// The block in a run for which the least memory is missing, and how many bytes that is; ties by address.
-    fn best_block(&self, run: &Run, size: usize) -> Option<(usize, Range<usize>)> {
-        let (first, last) = (run.first()?.addr, run.last()?.end);
+    /// The blocks in a run with how much memory is missing under each, or, where some is known, to be mapped, in bytes: the least
+    /// first, ties by address.
+    fn blocks(&self, run: &Run, size: usize, known: Option<&Cover>) -> Vec<(usize, Range<usize>)> {
+        let (Some(first), Some(last)) = (run.first(), run.last()) else {
+            return Vec::new();
+        };
+        let (first, last) = (first.addr, last.end);
         if last.saturating_sub(first) < size {
-            return None;
+            return Vec::new();
         }
         let ends = run.iter().filter_map(|piece| {
             let start = piece
@@ -180,18 +146,22 @@ impl Arena {
             Some(gap.map_or(start, |gap| gap.addr))
         });
         let starts = run.iter().map(|piece| piece.addr);
-        starts
+        let mut blocks: Vec<(usize, Range<usize>)> = starts
             .chain(ends)
             .take(PLACES)
             .filter_map(|start| Some(start..start.checked_add(size)?))
             .filter(|block| block.end <= last)
             .map(|block| {
                 let missing = self.holes(run, &block).fold(0usize, |sum, hole| {
-                    sum.saturating_add(hole.end - hole.start)
+                    let there = known.map_or(0, |known| known.bytes(&(hole.start..hole.end)));
+                    sum.saturating_add((hole.end - hole.start).saturating_sub(there))
                 });
                 (missing, block)
             })
-            .min_by_key(|(missing, block)| (*missing, block.start))
+            .collect();
+        blocks.sort_unstable_by_key(|(missing, block)| (*missing, block.start));
+        blocks.dedup();
+        blocks
     }
 
     /// The chunks outside of a block that lie wholly inside idle spans.
@@ -208,54 +178,76 @@ impl Arena {
             from: None,
             span: None,
         });
-        let mut stock = Stock(BTreeMap::new());
-        idle.chain(spare).for_each(|idle| stock.put(idle));
+        let mut stock = Stock::of(idle);
+        spare.for_each(|idle| stock.put(idle));
         stock
     }
 
-    /// The chunks outside of a block that sleep.
-    fn sleepers(&self, block: &Range<usize>) -> Stock {
-        let asleep = self.asleep.iter().map(|(start, chunk)| Idle {
-            chunk: *chunk,
-            from: Some(*start),
-            span: None,
-        });
-        let mut stock = Stock(BTreeMap::new());
-        let apart = asleep.filter(|idle| idle.is_apart(block));
-        apart.for_each(|idle| stock.put(idle));
-        stock
-    }
-
-    /// How a request of `size` bytes can be served, where the pool may get `room` more bytes; by new memory alone, unless idle memory
-    /// `may_move`. Ranges for which `closed` says so are left alone.
+    /// How a request of `size` bytes can be served, where the pool may get `room` more bytes. Ranges for which `closed` says so are left alone.
     pub fn plan<T: Default>(
         &self,
         space: &mut Space<T>,
         size: usize,
         room: usize,
-        may_move: bool,
+        moving: Moving,
         closed: impl Fn(usize) -> bool,
     ) -> Planned {
         let is_open = |run: &Run| {
             let segment = run.first().and_then(|first| space.segment_of(first.addr));
             segment.is_some_and(|segment| !closed(segment.base))
         };
-        let mut places: Vec<(usize, Range<usize>, Run)> = space
+        let known = (moving == Moving::Home).then(|| self.aliases.cover());
+        // Chunks of several lengths may not fit where most of them were.
+        let tries = if known.is_some() { TRIES } else { 1 };
+        let mut places: Vec<(usize, Range<usize>, Rc<Run>)> = space
             .runs()
             .filter(is_open)
-            .filter_map(|run| {
-                let (missing, block) = self.best_block(&run, size)?;
-                Some((missing, block, run))
+            .flat_map(|run| {
+                let blocks = self.blocks(&run, size, known.as_ref());
+                let run = Rc::new(run);
+                (blocks.into_iter().take(tries))
+                    .map(move |(missing, block)| (missing, block, Rc::clone(&run)))
             })
             .collect();
         if places.is_empty() {
             return Planned::NoAddresses;
         }
         places.sort_by_key(|(missing, _, _)| *missing);
+        if known.is_some() {
+            places.truncate(TRIES);
+        }
         let mut plans = places
             .into_iter()
-            .filter_map(|(_, block, run)| self.plan_block(space, &run, block, room, may_move));
-        plans.next().map_or(Planned::NoRoom, Planned::Plan)
+            .filter_map(|(_, block, run)| self.plan_block(space, &run, block, room, moving));
+        (plans.next()).map_or(Planned::NoRoom, |plan| Planned::Plan(Box::new(plan)))
+    }
+
+    /// The aliases that moves and new chunks need to go, and those of all that are too many then, of which the last is named.
+    fn aliases_to_go(
+        &self,
+        moves: &[Move],
+        make: &[Range<usize>],
+    ) -> (Vec<(usize, Chunk)>, Option<usize>) {
+        let moved = moves.iter().filter(|one| !one.is_mapped);
+        let moved = moved.map(|one| one.to..one.to.saturating_add(one.chunk.len));
+        let mut clear: Vec<(usize, Chunk)> = moved
+            .chain(make.iter().cloned())
+            .flat_map(|range| self.aliases.over(&range).collect::<Vec<_>>())
+            .collect();
+        clear.sort_unstable_by_key(|(at, _)| *at);
+        clear.dedup_by_key(|(at, _)| *at);
+        let come = moves.iter().filter(|one| one.from.is_some()).count();
+        let go = clear.len() + moves.iter().filter(|one| one.is_mapped).count();
+        let stays = |at: usize| {
+            clear.binary_search_by_key(&at, |(at, _)| *at).is_ok()
+                || moves.iter().any(|one| one.is_mapped && one.to == at)
+        };
+        let more = come.saturating_sub(go);
+        let chunks = self.chunks().saturating_add(make.len());
+        let many = self.aliases.too_many(more, chunks, stays);
+        let last = many.last().map(|(at, _)| *at);
+        clear.extend(many);
+        (clear, last)
     }
 
     fn plan_block<T: Default>(
@@ -264,13 +256,13 @@ impl Arena {
         run: &Run,
         block: Range<usize>,
         room: usize,
-        may_move: bool,
+        moving: Moving,
     ) -> Option<Plan> {
-        let (mut stock, mut sleepers) = if may_move {
-            (self.stock(space, &block), self.sleepers(&block))
-        } else {
-            (Stock(BTreeMap::new()), Stock(BTreeMap::new()))
-        };
+        let mut stock = Stock::default();
+        if moving != Moving::Nothing {
+            stock = self.stock(space, &block);
+        }
+        let mut sleepers = Sleepers::new((moving != Moving::Nothing).then_some((self, &block)));
         let (mut taken, mut moves, mut make) = (Vec::new(), Vec::new(), Vec::new());
         let mut wake: Vec<(usize, usize)> = Vec::new();
         let mut behind = block.end;
@@ -282,19 +274,25 @@ impl Arena {
                     && start == at
                 {
                     wake.push((start, chunk.len));
-                    if let Some(idle) = stock.take_idle(chunk.len) {
-                        sleepers.put(idle);
-                    }
+                    sleepers.lay_for(chunk.len, &mut stock);
                     at = at.saturating_add(chunk.len);
                     continue;
                 }
                 let next = next.map_or(usize::MAX, |(start, _)| start);
                 let left = hole.end.min(next) - at;
                 let most = hole.most.min(next) - at;
-                let Some(idle) = (stock.at_most(left))
+                // What was here once comes back before others: that needs no CUDA call.
+                let known = self.aliases.at(at).filter(|(chunk, _)| chunk.len <= most);
+                let slept = known.and_then(|(_, lies)| sleepers.at(lies));
+                if let Some(idle) = slept {
+                    sleepers.lay_for(idle.chunk.len, &mut stock);
+                }
+                let home = known.filter(|_| matches!(moving, Moving::Known | Moving::Home));
+                let Some(idle) = slept
+                    .or_else(|| home.and_then(|(_, lies)| stock.at(lies)))
+                    .or_else(|| stock.at_most(left))
                     .or_else(|| stock.longer(left, most))
-                    .or_else(|| sleepers.at_most(left))
-                    .or_else(|| sleepers.longer(left, most))
+                    .or_else(|| sleepers.take(at, left, most))
                 else {
                     make.push(at..at.saturating_add(left));
                     at = at.saturating_add(left);
@@ -304,14 +302,15 @@ impl Arena {
                     chunk: idle.chunk,
                     from: idle.from,
                     to: at,
+                    is_mapped: known.map(|(chunk, _)| chunk) == Some(idle.chunk),
                 });
                 taken.push(idle);
                 at = at.saturating_add(idle.chunk.len);
             }
             behind = behind.max(at);
         }
-        let lay = sleepers.0.into_values().flatten();
-        let lay: Vec<Idle> = lay.filter(|idle| idle.span.is_some()).collect();
+        let lay = sleepers.into_laid();
+        let (clear, evicted) = self.aliases_to_go(&moves, &make);
         let start = match run.iter().find(|piece| block.start < piece.end) {
             Some(Piece {
                 kind: Kind::Gap,
@@ -361,6 +360,8 @@ impl Arena {
             target: start..behind - excess,
             hold,
             moves,
+            clear,
+            evicted,
             make: make
                 .into_iter()
                 .flat_map(|hole| chunks(hole, len))

@@ -1,6 +1,6 @@
 //! Random requests, frees, failures and trims: whatever is planned can be done, keeps to the limit, and moves idle memory alone.
 
-use super::{Arena, Chunk, PAGE, Planned, plan::LONGEST};
+use super::{Arena, Chunk, Moving, PAGE, Planned, plan::LONGEST};
 use crate::{
     cuda::virtual_memory::RawChunk,
     pool::best_fit::{ClassId, GRANULE, Owner, OwnerId, Space, tests::Random},
@@ -16,7 +16,12 @@ struct Rig {
     space: Space<u32>,
     arena: Arena,
     limit: usize,
+    moving: Moving,
     made: u64,
+    /// Moves to where the chunk was mapped already.
+    free_moves: u64,
+    /// Aliases that went for others.
+    cleared: usize,
     /// Page → chunk.
     pages: BTreeMap<usize, RawChunk>,
 }
@@ -32,7 +37,10 @@ impl Rig {
             space,
             arena: Arena::default(),
             limit,
+            moving: Moving::Highest,
             made: 0,
+            free_moves: 0,
+            cleared: 0,
             pages: BTreeMap::new(),
         }
     }
@@ -62,12 +70,15 @@ impl Rig {
         assert!(self.space.reserved() <= self.limit);
     }
 
-    /// Makes room for a block; `fails`: a chunk or none cannot be mapped back.
-    fn grow(&mut self, size: usize, fails: Option<bool>) -> bool {
-        let room = self.limit - self.space.reserved();
+    /// Makes room for a block; `fails`: that does not work, after so many aliases are gone.
+    fn grow(&mut self, size: usize, fails: Option<usize>) -> bool {
+        let room = match self.moving {
+            Moving::Home => 0,
+            _ => self.limit - self.space.reserved(),
+        };
         let Planned::Plan(plan) = self
             .arena
-            .plan(&mut self.space, size, room, true, |_| false)
+            .plan(&mut self.space, size, room, self.moving, |_| false)
         else {
             return false;
         };
@@ -75,24 +86,19 @@ impl Rig {
         self.arena.begin(&mut self.space, &plan);
         self.check_held(before.reserved, before.idle);
         assert!(plan.target.len() >= size);
-        if let Some(loses) = fails {
-            let first = plan.moves.iter().filter(|one| one.from.is_some());
-            let lost: Vec<Chunk> = first
-                .take(usize::from(loses))
-                .map(|one| one.chunk)
-                .collect();
-            for chunk in &lost {
-                self.pages.retain(|_, raw| *raw != chunk.raw);
+        if let Some(cleared) = fails {
+            let cleared = cleared.min(plan.clear.len());
+            for (at, chunk) in &plan.clear[..cleared] {
+                self.unmap(*at, *chunk);
             }
-            self.arena.undo(&mut self.space, &plan, &lost);
+            self.arena.undo(&mut self.space, &plan, cleared);
             self.check_held(before.reserved, before.idle);
             return false;
         }
-        for one in &plan.moves {
-            if let Some(from) = one.from {
-                self.unmap(from, one.chunk);
-            }
+        for (at, chunk) in &plan.clear {
+            self.unmap(*at, *chunk);
         }
+        self.cleared += plan.clear.len();
         let made: Vec<(usize, Chunk)> = plan
             .make
             .iter()
@@ -104,7 +110,12 @@ impl Rig {
             })
             .collect();
         for one in &plan.moves {
-            self.map(one.to, one.chunk);
+            if one.is_mapped {
+                self.free_moves += 1;
+                assert_eq!(self.pages.get(&one.to), Some(&one.chunk.raw));
+            } else {
+                self.map(one.to, one.chunk);
+            }
         }
         for (at, chunk) in &made {
             self.map(*at, *chunk);
@@ -125,6 +136,9 @@ impl Rig {
         let before = self.space.stats();
         let idles = self.arena.take_idle(&mut self.space, most, |_| true);
         let mut gone = 0;
+        for (at, chunk) in &idles.aliases {
+            self.unmap(*at, *chunk);
+        }
         for taken in &idles.mapped {
             self.unmap(taken.start, taken.chunk);
             gone += taken.len;
@@ -139,6 +153,25 @@ impl Rig {
         assert!(gone >= most || now.largest_idle < 2 * PAGE.max(self.longest_chunk()));
     }
 
+    /// Takes blocks of so many pages, for which the pool grows where it must; where they are.
+    fn take<const N: usize>(&mut self, pages: [usize; N]) -> [usize; N] {
+        pages.map(|pages| {
+            let size = pages * PAGE;
+            if let Some(taken) = self.space.allocate(size, GRANULE, &[ClassId::IDLE]) {
+                return taken.addr;
+            }
+            assert!(self.grow(size, None));
+            let taken = self.space.allocate(size, GRANULE, &[ClassId::IDLE]);
+            taken.unwrap().addr
+        })
+    }
+
+    fn give<const N: usize>(&mut self, blocks: [usize; N]) {
+        for block in blocks {
+            self.space.free(block, Owner::IDLE).unwrap();
+        }
+    }
+
     fn longest_chunk(&self) -> usize {
         self.arena
             .chunks
@@ -151,6 +184,7 @@ impl Rig {
 
 #[test]
 fn whatever_is_planned_can_be_done() {
+    let (mut free, mut cleared) = (0, 0);
     for seed in 1..=24u64 {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let limit = [usize::MAX / 2, 48 * PAGE, 37 * PAGE + 5 * GRANULE][seed as usize % 3];
@@ -168,7 +202,8 @@ fn whatever_is_planned_can_be_done() {
                     let size = size.next_multiple_of(GRANULE);
                     let mut taken = rig.space.allocate(size, GRANULE, &[ClassId::IDLE]);
                     if taken.is_none() {
-                        let fails = (random.below(4) == 0).then(|| random.below(2) == 0);
+                        rig.moving = [Moving::Highest, Moving::Known][random.below(2)];
+                        let fails = (random.below(4) == 0).then(|| random.below(3));
                         if rig.grow(size, fails) {
                             grown += 1;
                             taken = rig.space.allocate(size, GRANULE, &[ClassId::IDLE]);
@@ -190,6 +225,14 @@ fn whatever_is_planned_can_be_done() {
                     rig.trim(most);
                 }
                 _ if random.below(4) == 0 => {
+                    let idle = rig.space.stats().idle;
+                    rig.moving = Moving::Home;
+                    if idle > 0 && rig.grow(idle, None) {
+                        rig.check();
+                        assert_eq!(rig.space.stats().largest_idle, idle);
+                    }
+                }
+                _ if random.below(4) == 0 => {
                     rig.arena.sleep(&mut rig.space);
                     asleep += rig.arena.sleeping();
                 }
@@ -199,6 +242,8 @@ fn whatever_is_planned_can_be_done() {
         }
         assert!(grown > 5 && refused > 0, "{seed}: {grown}, {refused}");
         assert!(asleep > 0, "{seed}");
+        free += rig.free_moves;
+        cleared += rig.cleared;
         for addr in live {
             rig.space.free(addr, Owner::IDLE).unwrap();
         }
@@ -211,6 +256,59 @@ fn whatever_is_planned_can_be_done() {
         }
         rig.space.check().unwrap();
     }
+    assert!(free > 0 && cleared > 50, "{free}, {cleared}");
+}
+
+/// A chunk that moves stays mapped where it was, and comes back without a mapping.
+#[test]
+fn what_was_somewhere_comes_back_for_nothing() {
+    let mut rig = Rig::new(1, 64, usize::MAX / 2);
+    rig.moving = Moving::Known;
+    let [a, wall, b, end] = rig.take([1, 1, 2, 1]);
+    rig.give([a, b]);
+    // The three pages move behind the last block.
+    let [large, last] = rig.take([3, 3]);
+    assert_eq!((large, rig.made, rig.free_moves), (end + PAGE, 8, 0));
+    for at in [a, b, b + PAGE] {
+        assert!(rig.pages.contains_key(&at), "{at:#x} is mapped no more");
+    }
+    rig.check();
+    // Where they were before, they are mapped.
+    rig.give([large, wall]);
+    let [low] = rig.take([4]);
+    assert_eq!((low, rig.made, rig.free_moves), (a, 8, 3));
+    rig.check();
+    // New memory takes the place of what was there.
+    let [new] = rig.take([2]);
+    assert_eq!((new, rig.made, rig.cleared), (large, 10, 2));
+    rig.check();
+    rig.give([low, end, new, last]);
+    rig.trim(usize::MAX);
+    assert!(rig.pages.is_empty(), "{:?}", rig.pages);
+}
+
+/// There are at most four aliases a chunk.
+#[test]
+fn the_oldest_places_are_forgotten() {
+    let mut rig = Rig::new(1, 256, usize::MAX / 2);
+    let mut walls = Vec::new();
+    for _ in 0..20 {
+        let [one, wall] = rig.take([1, 1]);
+        rig.give([one]);
+        walls.push(wall);
+        rig.check();
+        // Two pages: the idle one moves each time.
+        let [two] = rig.take([2]);
+        rig.give([two]);
+        rig.check();
+        let pages = rig.pages.len();
+        assert!(pages <= 5 * rig.arena.chunks(), "{pages}");
+    }
+    for wall in walls {
+        rig.give([wall]);
+    }
+    rig.trim(usize::MAX);
+    assert!(rig.pages.is_empty());
 }
 
 /// A pool that plainly grows is one piece, and its idle end is a part of the next growth.

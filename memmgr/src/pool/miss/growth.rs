@@ -12,7 +12,7 @@ use crate::{
     planted::{self, Mistake},
     pool::{
         GRANULE, Pool, State,
-        arena::{Chunk, Move, PAGE, Plan, Planned, Taken},
+        arena::{Chunk, Move, Moving, PAGE, Plan, Planned, Taken},
         mapped::{Mapped, parts},
         observer::SegmentChange,
         segment,
@@ -25,6 +25,10 @@ use crate::{
 /// instead: a program whose requests miss again and again would otherwise move the same memory for ever, at some tens of
 /// microseconds a request. As it is, moving costs a call less than a fifth of a microsecond in the long run.
 const MOVES: usize = 4;
+/// So many times fewer where the pool holds a quarter more than was ever live at a time: what lacks there is not memory but room in
+/// one piece, and moving what is idle lets the pool be no smaller.
+const FEWER: usize = 8;
+const AMPLE: usize = 4;
 pub(super) const CALLS: u64 = 256;
 /// Growths for small requests add such a part of the pool.
 const STEPS: usize = 512;
@@ -44,27 +48,33 @@ fn is_out_of_memory(error: &Error) -> bool {
 pub(super) struct Need {
     /// How many bytes more the pool may hold; `None`: what the limit leaves.
     room: Option<usize>,
-    /// Whether idle memory may move.
-    may_move: bool,
+    /// What may move.
+    moving: Moving,
 }
 
 impl Need {
     /// Whatever the limit leaves.
     const ANY: Self = Self {
         room: None,
-        may_move: true,
+        moving: Moving::Highest,
     };
     /// New memory alone.
     const NEW: Self = Self {
         room: None,
-        may_move: false,
+        moving: Moving::Nothing,
+    };
+
+    /// No memory more: what there is moves to where most of it was once.
+    pub const TIDY: Self = Self {
+        room: Some(0),
+        moving: Moving::Home,
     };
 
     /// At most so many bytes more.
     pub fn at_most(room: usize) -> Self {
         Self {
             room: Some(room),
-            may_move: true,
+            moving: Moving::Highest,
         }
     }
 }
@@ -207,7 +217,6 @@ impl Pool {
             }
             Err(failed) => {
                 let back = plan.moves.iter().filter_map(moved);
-                let back = back.filter(|(_, chunk)| !failed.lost.contains(chunk));
                 self.report_parts(back, SegmentChange::Added);
                 let mut state = self.state.lock();
                 let State {
@@ -216,7 +225,7 @@ impl Pool {
                     retiring,
                     ..
                 } = &mut *state;
-                arena.undo(space, &plan, &failed.lost);
+                arena.undo(space, &plan, failed.cleared);
                 if failed.stuck
                     && let Some(segment) = space.segment_of(plan.target.start)
                 {
@@ -271,6 +280,7 @@ impl Pool {
         // SAFETY: the chunks are out of the books, which only idle memory leaves.
         let (gone, rest, mut done) = unsafe { mapped.release(idles) };
         self.report_parts(rest.mapped.iter().map(taken), SegmentChange::Added);
+        let mut aliases = Vec::new();
         let empty: Vec<(usize, usize)> = {
             let mut state = self.state.lock();
             let State {
@@ -286,14 +296,20 @@ impl Pool {
                 .filter(|segment| space.remove_range(segment.base))
                 .map(|segment| {
                     retiring.remove(&segment.base);
+                    let end = segment.base.saturating_add(segment.len);
+                    aliases.extend(arena.take_aliases(&(segment.base..end)));
                     (segment.base, segment.len)
                 })
                 .collect();
             state.set_quota(&self.front);
             empty
         };
+        if !aliases.is_empty() {
+            // SAFETY: the aliases are out of the books.
+            done = done.and(unsafe { mapped.unmap(aliases) });
+        }
         for (start, len) in empty {
-            // SAFETY: the range is out of the books, since nothing is mapped in it.
+            // SAFETY: the range is out of the books, since no memory lies in it.
             done = done.and(unsafe { mapped.free_range(start, len) });
         }
         done.map(|()| gone)
@@ -314,11 +330,15 @@ impl State {
             space,
             arena,
             retiring,
+            tidied,
             ..
         } = self;
-        let planned = arena.plan(space, len, room, need.may_move, |base| {
-            retiring.contains(&base)
-        });
+        // A program that has begun anew may repeat itself.
+        let moving = match need.moving {
+            Moving::Highest if tidied.has_begun_anew() => Moving::Known,
+            moving => moving,
+        };
+        let planned = arena.plan(space, len, room, moving, |base| retiring.contains(&base));
         if let Planned::Plan(plan) = &planned {
             arena.begin(space, plan);
         }
@@ -327,9 +347,13 @@ impl State {
 
     /// Whether so much has moved that the next growth had better make what it needs.
     fn has_moved_enough(&self) -> bool {
-        let chunks = self.arena.chunks().saturating_mul(MOVES) as u64;
-        let moves = self.tidied.others(self.counters.moves);
-        moves > chunks.saturating_add(self.calls() / CALLS)
+        let mut most = self.arena.chunks().saturating_mul(MOVES);
+        let live = self.counters.peak_in_use;
+        if self.space.reserved() > live.saturating_add(live / AMPLE) {
+            most /= FEWER;
+        }
+        let remaps = self.tidied.others(self.counters.remaps);
+        remaps > (most as u64).saturating_add(self.calls() / CALLS)
     }
 
     /// A plan has been carried out.
@@ -346,6 +370,8 @@ impl State {
         }
         counters.growths = counters.growths.saturating_add(u64::from(!made.is_empty()));
         counters.moves = counters.moves.saturating_add(plan.moves.len() as u64);
+        let mapped = plan.moves.iter().filter(|one| !one.is_mapped).count();
+        counters.remaps = counters.remaps.saturating_add(mapped as u64);
         arena.finish(space, plan, made);
         counters.peak_reserved = counters.peak_reserved.max(space.reserved());
     }

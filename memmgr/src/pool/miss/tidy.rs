@@ -16,28 +16,42 @@ use super::{
     growth::{CALLS, Need},
 };
 use crate::{
-    pool::{Pool, State},
+    pool::{Counters, Pool, State},
     sync::thread,
 };
 
 /// As many calls must be made for each step that a pool of sleeping chunks takes again: a chunk that moves, a growth.
 const CALLS_ASLEEP: u64 = 128;
+/// So many moves that map nothing count as one.
+const FREE: u64 = 16;
+/// So many chunks are looked at in the time of a call.
+const LOOKS: u64 = 4;
 
 /// The moves up to the moment when the memory was last in one piece or asleep, and the calls up to the last attempt.
 #[derive(Debug, Default, Clone, Copy)]
 pub(in crate::pool) struct Tidied {
     calls: u64,
     moves: u64,
-    /// How many of all moves were made for that.
+    remaps: u64,
+    /// How many of those moves that mapped memory were made for that.
     own: u64,
     /// The growths since then that went over chunks that were asleep.
     woken: u64,
+    /// The moves, and the growths that made memory, when nothing was live last.
+    seen: (u64, u64),
+    /// Whether memory has moved since then though none was made: the same may come again.
+    again: bool,
 }
 
 impl Tidied {
-    /// Of so many moves, those that were made for requests.
-    pub(super) fn others(&self, moves: u64) -> u64 {
-        moves.saturating_sub(self.own)
+    /// Of so many moves that mapped memory, those that were made for requests.
+    pub(super) fn others(&self, remaps: u64) -> u64 {
+        remaps.saturating_sub(self.own)
+    }
+
+    /// Whether the memory has been put together, or laid to sleep, after it had moved.
+    pub(super) fn has_begun_anew(&self) -> bool {
+        self.moves > 0
     }
 
     /// A growth has gone over chunks that were asleep.
@@ -59,6 +73,7 @@ impl Pool {
                 return;
             }
             state.tidied.calls = state.calls();
+            state.tidied.again = false;
         }
         // What has been freed must be idle first.
         self.poll(true);
@@ -70,8 +85,8 @@ impl Pool {
                 return;
             }
             if state.arena.has_pages_only() {
-                let moves = state.counters.moves;
-                state.note_tidied(moves);
+                let remaps = state.counters.remaps;
+                state.note_tidied(remaps);
                 let State { space, arena, .. } = &mut *state;
                 arena.sleep(space);
                 return;
@@ -82,8 +97,8 @@ impl Pool {
             idle
         };
         let _ticket = Ticket(self);
-        let before = self.state.lock().counters.moves;
-        let tidied = self.grow_by(mapped, idle, Need::at_most(0), |state| {
+        let before = self.state.lock().counters.remaps;
+        let tidied = self.grow_by(mapped, idle, Need::TIDY, |state| {
             state.note_tidied(before);
         });
         if let Err(error) = tidied {
@@ -109,27 +124,42 @@ impl State {
 
     #[cold]
     fn look_if_worth_it(&mut self) {
+        let now = (self.counters.moves, self.counters.growths);
+        let (moves, growths) = std::mem::replace(&mut self.tidied.seen, now);
+        self.tidied.again |= now.0 > moves && now.1 == growths;
         self.release_due |= self.is_worth_tidying();
     }
 
-    /// Whether nothing is live, memory has moved, and so rarely that as many moves again, and as many growths over what sleeps,
-    /// cost little.
+    /// Whether nothing is live, memory has moved, and as many moves again, and as many growths over what sleeps, cost little: beside
+    /// the calls that were made meanwhile, or beside what a program that repeats itself pays each time until it finds its
+    /// memory where it was.
     fn is_worth_tidying(&self) -> bool {
         let moved = self.counters.moves.saturating_sub(self.tidied.moves);
+        let remapped = self.counters.remaps.saturating_sub(self.tidied.remaps);
         let calls = self.calls().saturating_sub(self.tidied.calls);
-        let steps = moved.saturating_add(self.tidied.woken);
+        let free = moved.saturating_sub(remapped) / FREE;
+        let steps = (remapped.saturating_add(free)).saturating_add(self.tidied.woken);
         let each = match self.arena.has_pages_only() {
             true => CALLS_ASLEEP,
             false => CALLS,
         };
-        self.space.in_use() == 0 && moved > 0 && steps.saturating_mul(each) <= calls
+        let is_little = steps.saturating_mul(each) <= calls || {
+            let chunks = self.arena.chunks() as u64;
+            let most = remapped.min(chunks);
+            let others = self.tidied.others(self.counters.remaps);
+            self.tidied.again
+                && !self.arena.has_pages_only()
+                && chunks / LOOKS <= calls
+                && self.tidied.own.saturating_add(most) <= others
+        };
+        self.space.in_use() == 0 && moved > 0 && is_little
     }
 
-    /// All memory is in one piece, or asleep, and there had been so many moves `before`.
+    /// All memory is in one piece, or asleep, and there had been so many moves that mapped memory `before`.
     fn note_tidied(&mut self, before: u64) {
-        let moves = self.counters.moves;
-        let own = moves.saturating_sub(before);
-        self.tidied.moves = moves;
+        let Counters { moves, remaps, .. } = self.counters;
+        let own = remaps.saturating_sub(before);
+        (self.tidied.moves, self.tidied.remaps) = (moves, remaps);
         self.tidied.woken = 0;
         self.tidied.own = self.tidied.own.saturating_add(own);
     }
