@@ -6,29 +6,19 @@ use cuda_sys as sys;
 use std::ffi::{CStr, c_char};
 
 pub(super) const SUCCESS: i32 = 0;
-
 /// `cudaErrorMemoryAllocation`.
 pub(crate) const OUT_OF_MEMORY: i32 = 2;
-
 pub(super) const UNLOADING: i32 = 4;
-
 const STUB_LIBRARY: i32 = 34;
-
 const NO_DRIVER: i32 = 35;
-
 const NO_DEVICE: i32 = 100;
-
 /// `cudaErrorInvalidDevice`.
 pub(crate) const INVALID_DEVICE: i32 = 101;
-
 pub(super) const NOT_READY: i32 = 600;
-
 /// `CUDA_ERROR_CONTEXT_IS_DESTROYED`.
 pub(crate) const CONTEXT_IS_DESTROYED: i32 = 709;
-
 /// `cudaErrorNotPermitted`: a CUDA call inside a host function.
 pub(crate) const NOT_PERMITTED: i32 = 800;
-
 /// `cudaErrorStreamCaptureImplicit`: the legacy stream while a blocking stream is captured.
 pub(crate) const CAPTURE_IMPLICIT: i32 = 906;
 

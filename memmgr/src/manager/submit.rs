@@ -98,7 +98,7 @@ impl Inner {
     }
 
     /// # Safety
-    /// As [`MemoryManager::copy_to_device_async`].
+    /// As [`MemoryManager::copy_to_device_async`](crate::MemoryManager::copy_to_device_async).
     pub unsafe fn copy(
         self: &Arc<Self>,
         dst: *mut c_void,
@@ -124,7 +124,7 @@ impl Inner {
     }
 
     /// # Safety
-    /// As [`MemoryManager::memset`].
+    /// As [`MemoryManager::memset`](crate::MemoryManager::memset).
     pub unsafe fn memset(
         self: &Arc<Self>,
         address: usize,
