@@ -67,8 +67,9 @@ impl MemoryManager {
         self.inner.warmer.after_limit(&self.inner.pinned);
     }
 
-    /// Sets the most that each device's own pool may hold, in bytes, in place of [`Config::device_pool_limit_share`](crate::Config::device_pool_limit_share) too;
-    /// what it holds beyond stays until it is trimmed.
+    /// Sets the most that each device's own pool may hold, in bytes, in place of
+    /// [`Config::device_pool_limit_share`](crate::Config::device_pool_limit_share) too; what it holds beyond stays until it
+    /// is trimmed.
     pub fn set_device_pool_limit(&self, limit: Option<usize>) {
         if process::is_forked() {
             return;
