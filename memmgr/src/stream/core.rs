@@ -60,7 +60,8 @@ pub(crate) struct StreamCore {
     owned: AtomicBool,
     /// Whether anything may ask for the stream's end: not of a stream on which memory was allocated for raw pointers alone.
     owes: AtomicBool,
-    /// The handles of users, times [`USER`](handle::USER), and the visitors: handles that a call of the manager holds while it runs.
+    /// The handles of users, times [`USER`](handle::USER), and the visitors: handles that a call of the manager holds while
+    /// it runs.
     users: AtomicU64,
     /// Whether the stream was being captured when it was last asked: no event can be recorded on it then.
     capturing: AtomicBool,

@@ -32,7 +32,6 @@ pub(super) enum End {
 
 /// Streams whose last handle went in a host function, or while they were captured.
 static DEFERRED: Mutex<Vec<Arc<StreamCore>>> = Mutex::new(Vec::new());
-
 static ANY_DEFERRED: AtomicBool = AtomicBool::new(false);
 
 /// Ends the streams whose last handle went in a host function or a capture, and what graphs left. No lock may be held.

@@ -20,7 +20,6 @@ pub(crate) struct Handle {
 
 /// A handle that the program holds, in [`StreamCore::users`].
 pub(super) const USER: u64 = 1 << 32;
-
 /// A handle that a call of the manager holds while it runs.
 const VISITOR: u64 = 1;
 

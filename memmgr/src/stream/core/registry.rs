@@ -24,10 +24,8 @@ use std::{
 
 /// Streams by the driver's id, which only default streams of several devices share, and device.
 type Registry = BTreeMap<(u64, i32), Weak<StreamCore>>;
-
 /// Every stream with a live handle.
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry::new());
-
 static NEXT_UID: AtomicU64 = AtomicU64::new(1);
 
 /// Whether every stream that has a live handle is known to be idle.
