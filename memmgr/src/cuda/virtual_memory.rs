@@ -3,7 +3,11 @@
 //!
 //! They leave nothing in `cudaGetLastError`, so that a failure takes nobody's error away.
 
-use super::{Call, NAMES, UNLOADING, count, gate, text};
+use super::{
+    call::gate,
+    count::{Call, NAMES, count},
+    error::{UNLOADING, text},
+};
 use crate::{
     error::{Error, Result},
     process,
