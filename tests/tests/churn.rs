@@ -1,6 +1,6 @@
 //! A long run of mixed lifetimes: what a pool holds beyond what is live must not creep upwards.
 //!
-//! Usually a million calls; `MEMMGR_CHURN=100000000`, in a release build, makes as many as a server makes in a day.
+//! Usually two million calls; `MEMMGR_CHURN=100000000`, in a release build, makes as many as a server makes in a day.
 
 use memmgr::{Config, MemoryManager, PoolStats, Stream};
 use memmgr_tests::Rng;
@@ -18,7 +18,7 @@ type Block = (Reverse<u64>, usize, usize, usize);
 fn calls() -> u64 {
     match std::env::var("MEMMGR_CHURN") {
         Ok(text) => text.parse().expect("MEMMGR_CHURN is a number of calls"),
-        Err(_) => 1_000_000,
+        Err(_) => 2_000_000,
     }
 }
 

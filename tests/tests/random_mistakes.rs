@@ -27,6 +27,13 @@ fn found(mistake: Mistake) {
     // The schedule and the findings are those of the process.
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    // Work of a program in which a mistake was found may have used memory that is gone, which ends the context.
+    // SAFETY: nothing of those programs is used any more.
+    unsafe {
+        if cuda_sys::cudaDeviceSynchronize().0 != 0 {
+            assert_eq!(cuda_sys::cudaDeviceReset().0, 0);
+        }
+    }
     let mut failed = 0;
     for seed in 1..=PROGRAMS {
         let outcome = program::run(seed, STEPS, Some(mistake));

@@ -1,6 +1,6 @@
 //! `memmgr bench`: the manager's own cost on workloads that draw the same numbers in every run.
 //!
-//! Each case begins with a new manager and a pass of warm-up. Then the median of the passes counts, with
+//! Each case begins with a new manager and some passes of warm-up. Then the median of the passes counts, with
 //! the smallest and the largest beside it. The allocator called `null` does nothing, so that its rows are
 //! the cost of the loops. Reference allocators run on the same calls; where one thread works they take
 //! turns with the manager, pass by pass.

@@ -15,6 +15,10 @@ pub const LONG: Duration = Duration::from_secs(2);
 /// Passes that are shorter begin with one that is not measured.
 const SHORT: Duration = Duration::from_millis(20);
 
+/// Passes that are not measured make so many calls together, unless they have taken long: a pool finds the memory that it needs
+/// within some thousand calls.
+const WARM: u64 = 20_000;
+
 /// One case of a workload, to be measured on any allocator.
 pub trait Case {
     /// Words that tell the figures of one pass apart.
@@ -55,7 +59,7 @@ struct Runner<'a, S, C> {
 
 /// A case on some allocator.
 pub trait Running {
-    /// Fills the pool and runs a pass that is not measured.
+    /// Fills the pool and runs passes that are not measured.
     fn warm_up(&mut self);
     /// Runs a pass, unless those before have taken long.
     fn step(&mut self);
@@ -83,7 +87,13 @@ pub fn on<'a, S: Subject + 'a, C: Case>(
 impl<S: Subject, C: Case> Running for Runner<'_, S, C> {
     fn warm_up(&mut self) {
         self.kept = self.case.begin(&mut self.subject);
-        self.last = self.case.pass(&mut self.subject).0.elapsed;
+        let (mut calls, mut elapsed) = (0, Duration::ZERO);
+        while calls < WARM && elapsed < LONG {
+            let pass = self.case.pass(&mut self.subject).0;
+            self.last = pass.elapsed;
+            calls += pass.operations.max(1);
+            elapsed += pass.elapsed;
+        }
     }
 
     fn step(&mut self) {
@@ -151,7 +161,7 @@ mod tests {
     use std::cell::RefCell;
 
     /// Notes who runs.
-    struct Noted<'a>(&'a RefCell<String>, Duration);
+    struct Noted<'a>(&'a RefCell<String>, Duration, u64);
 
     impl Case for Noted<'_> {
         fn begin<S: Subject>(&self, subject: &mut S) -> Vec<*mut c_void> {
@@ -163,6 +173,7 @@ mod tests {
             self.0.borrow_mut().push('.');
             let pass = Pass {
                 elapsed: self.1,
+                operations: self.2,
                 failures: 1,
                 ..Pass::default()
             };
@@ -174,8 +185,12 @@ mod tests {
     }
 
     fn run(passes: usize, each: Duration) -> (String, Vec<Row>) {
+        run_calls(passes, each, WARM)
+    }
+
+    fn run_calls(passes: usize, each: Duration, calls: u64) -> (String, Vec<Row>) {
         let notes = RefCell::default();
-        let case = Noted(&notes, each);
+        let case = Noted(&notes, each, calls);
         let label = Label {
             workload: "none",
             case: "noted",
@@ -201,6 +216,14 @@ mod tests {
             run(3, Duration::from_millis(1)).0,
             "(.(".to_owned() + &".".repeat(13)
         );
+    }
+
+    #[test]
+    fn passes_of_few_calls_are_repeated_in_the_warm_up() {
+        let notes = run_calls(1, Duration::from_millis(100), WARM / 2 - 1).0;
+        assert_eq!(notes, "(...(...".to_owned() + "..");
+        let notes = run_calls(1, Duration::from_millis(900), 0).0;
+        assert_eq!(notes, "(...(...".to_owned() + "..");
     }
 
     #[test]

@@ -25,10 +25,6 @@ use crate::{
 /// instead: a program whose requests miss again and again would otherwise move the same memory for ever, at some tens of
 /// microseconds a request. As it is, moving costs a call less than a fifth of a microsecond in the long run.
 const MOVES: usize = 4;
-/// So many times fewer where the pool holds a quarter more than was ever live at a time: what lacks there is not memory but room in
-/// one piece, and moving what is idle lets the pool be no smaller.
-const FEWER: usize = 8;
-const AMPLE: usize = 4;
 pub(super) const CALLS: u64 = 256;
 /// Growths for small requests add such a part of the pool.
 const STEPS: usize = 512;
@@ -347,13 +343,9 @@ impl State {
 
     /// Whether so much has moved that the next growth had better make what it needs.
     fn has_moved_enough(&self) -> bool {
-        let mut most = self.arena.chunks().saturating_mul(MOVES);
-        let live = self.counters.peak_in_use;
-        if self.space.reserved() > live.saturating_add(live / AMPLE) {
-            most /= FEWER;
-        }
+        let chunks = self.arena.chunks().saturating_mul(MOVES) as u64;
         let remaps = self.tidied.others(self.counters.remaps);
-        remaps > (most as u64).saturating_add(self.calls() / CALLS)
+        remaps > chunks.saturating_add(self.calls() / CALLS)
     }
 
     /// A plan has been carried out.
