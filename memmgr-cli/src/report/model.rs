@@ -197,10 +197,10 @@ mod tests {
 
     #[test]
     fn a_pool_grows_only_where_no_hole_is_long_enough() {
-        // 20 MiB and 12 MiB fill a segment; once both are free 30 MiB fit, and 40 MiB do not: they take its place.
+        // Twice 16 MiB fill a segment; once both are free 30 MiB fit, and 40 MiB do not: they take its place.
         let blocks = vec![
-            block(0, 20 * MIB, 1, 3),
-            block(1, 12 * MIB, 2, 4),
+            block(0, 16 * MIB, 1, 3),
+            block(1, 16 * MIB, 2, 4),
             block(2, 30 * MIB, 5, 6),
             block(3, 40 * MIB, 7, 9),
         ];
@@ -223,6 +223,19 @@ mod tests {
         assert_eq!(pool.take(256), Some(places[2] + 768));
         assert_eq!(pool.take(512), Some(places[0]));
         assert_eq!(pool.free, GROWTH - 512 - 256 - 1024 - 256);
+    }
+
+    #[test]
+    fn segments_hold_whole_numbers_of_blocks_and_short_ones_stay() {
+        let mut pool = Pool::default();
+        // Three of 11 MiB, in whole pages; a page or less gets the least.
+        for (length, held) in [(11 * MIB, 34), (PAGE, 66), (600 * MIB, 666)] {
+            pool.grow(length);
+            assert_eq!(pool.held, held * MIB);
+        }
+        // All are idle; the two short ones are less than a sixteenth of this.
+        pool.grow(700 * MIB);
+        assert_eq!((pool.held, pool.segments.len()), (766 * MIB, 3));
     }
 
     #[test]
