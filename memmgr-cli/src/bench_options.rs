@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 /// Measure what the memory manager itself costs.
 ///
 /// Workloads of raw calls on a stream, which draw the same numbers in every run. Each case begins with a
-/// new manager and passes of warm-up, of 20,000 calls together where it is alone on its thread; the median
+/// new manager and passes of warm-up, of 100,000 calls together where it is alone on its thread; the median
 /// of the passes counts, and the smallest and the largest are shown beside it. A figure is worth something only beside another of the same run: --reference
 /// measures plain best-fit allocators on the same calls.
 ///

@@ -224,3 +224,37 @@ fn a_threshold_that_the_user_set_on_the_default_pool_stays() {
     // SAFETY: as above.
     unsafe { cuda_sys::cudaMemPoolSetAttribute(pool, attribute, (&raw mut zero).cast()) };
 }
+
+/// A driver crashed now and then when a pool was destroyed that frees were still to come back to.
+#[test]
+fn a_pool_with_frees_in_flight_is_destroyed_by_a_later_call() {
+    let Some(_turn) = turn() else { return };
+    let s = Stream::new().unwrap();
+    let gate = Gate::new();
+    let mm = manager_in(DeviceAllocatorMode::CudaAsyncPool);
+    let block = mm.allocate_device_on(8 * MIB, &s).unwrap();
+    stall(&s, &gate);
+    // SAFETY: nobody uses the block.
+    unsafe { mm.free_device_on(block, &s).unwrap() };
+    #[cfg(feature = "sim")]
+    let destroyed = cudart_sim::calls("cudaMemPoolDestroy");
+    // It does not wait.
+    drop(mm);
+    #[cfg(feature = "sim")]
+    assert_eq!(cudart_sim::calls("cudaMemPoolDestroy"), destroyed);
+    gate.open();
+    let other = manager_in(DeviceAllocatorMode::BestFitPool);
+    other.trim().unwrap();
+    #[cfg(feature = "sim")]
+    assert_eq!(cudart_sim::calls("cudaMemPoolDestroy"), destroyed + 1);
+    s.synchronize().unwrap();
+    // Without any it goes at once.
+    let mm = manager_in(DeviceAllocatorMode::CudaAsyncPool);
+    let block = mm.allocate_device_on(8 * MIB, &s).unwrap();
+    // SAFETY: nobody uses the block.
+    unsafe { mm.free_device_on(block, &s).unwrap() };
+    s.synchronize().unwrap();
+    drop(mm);
+    #[cfg(feature = "sim")]
+    assert_eq!(cudart_sim::calls("cudaMemPoolDestroy"), destroyed + 2);
+}

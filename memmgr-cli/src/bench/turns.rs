@@ -16,8 +16,8 @@ pub const LONG: Duration = Duration::from_secs(2);
 const SHORT: Duration = Duration::from_millis(20);
 
 /// Passes that are not measured make so many calls together, unless they have taken long: a pool finds the memory that it needs
-/// within some thousand calls.
-const WARM: u64 = 20_000;
+/// within some ten thousand calls.
+const WARM: u64 = 100_000;
 
 /// One case of a workload, to be measured on any allocator.
 pub trait Case {

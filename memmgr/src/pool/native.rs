@@ -88,7 +88,7 @@ struct State {
     freed_on: BTreeMap<u64, Arc<Fence>>,
 }
 
-/// What managers left that were dropped in a host function.
+/// What managers left that were dropped in a host function, or while frees were in flight.
 static ORPHANS: Mutex<Vec<Native>> = Mutex::new(Vec::new());
 
 /// Whether there is anything for [`release_orphans`] to do.
@@ -96,10 +96,13 @@ pub(crate) fn has_orphans() -> bool {
     !lock(&ORPHANS).is_empty()
 }
 
-/// Gives back what managers left that were dropped in a host function.
+/// Gives back what managers left. Waits for their frees; what cannot be waited for stays.
 pub(crate) fn release_orphans() {
     let orphans = std::mem::take(&mut *lock(&ORPHANS));
-    drop(orphans);
+    for orphan in orphans {
+        orphan.wait_for_frees();
+        drop(orphan);
+    }
 }
 
 /// The async modes of one device.
@@ -244,11 +247,17 @@ impl Drop for Native {
             return;
         }
         self.free_parked();
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let parked = std::mem::take(&mut state.parked);
         // A pool with live blocks or frees in flight stays until they are gone, says CUDA; memory of a manager that is
-        // dropped has no user.
+        // dropped has no user. But with frees in flight a driver (580.159) crashes in this now and then: then a later call destroys it.
+        let in_flight = self.own.get().is_some() && self.has_frees_in_flight();
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let State {
+            parked, freed_on, ..
+        } = std::mem::take(state);
         let own = self.own.take().filter(|pool| {
+            if in_flight {
+                return true;
+            }
             // SAFETY: this was the last user of the pool.
             match unsafe { cuda::mem_pool_destroy(*pool) } {
                 Err(Error::Cuda {
@@ -262,10 +271,16 @@ impl Drop for Native {
                 Ok(()) => false,
             }
         });
-        // In a host function nothing can be given back: a later call does it, by dropping what is left.
+        // In a host function nothing can be given back, either: a later call does it, by dropping what is left.
         if own.is_some() || !parked.is_empty() {
             let left = Self::new(self.device, 0, None);
-            lock(&left.state).parked = parked;
+            {
+                let mut state = lock(&left.state);
+                (state.parked, state.freed_on) = (parked, freed_on);
+            }
+            if let Some(freeing) = self.freeing.take() {
+                let _ = left.freeing.set(freeing);
+            }
             if let Some(own) = own {
                 let _ = left.own.set(own);
             }

@@ -232,6 +232,25 @@ impl Native {
         state.freed_on.insert(core.uid, point);
     }
 
+    /// Whether any of the frees may not have been done yet.
+    pub(super) fn has_frees_in_flight(&self) -> bool {
+        let known: Vec<Arc<Fence>> = lock(&self.state).freed_on.values().cloned().collect();
+        let is_busy = |stream: &Stream| !stream.query().unwrap_or(false);
+        known
+            .iter()
+            .any(|fence| !fence.query().unwrap_or(false) && !fence.core().is_idle())
+            || self.freeing.get().is_some_and(is_busy)
+    }
+
+    /// Waits for all frees, as far as that is possible.
+    pub(super) fn wait_for_frees(&self) {
+        let mut waited = Vec::new();
+        while self.settle_one(&mut waited) {}
+        if let Some(Err(error)) = self.freeing.get().map(Stream::synchronize) {
+            tracing::debug!(%error, "some frees cannot be waited for");
+        }
+    }
+
     /// Waits until the frees of one more stream have been seen, those first that have finished; false if there is none
     /// beside those that `waited` names, by uid. What was waited for is added there.
     pub fn settle_one(&self, waited: &mut Vec<u64>) -> bool {
