@@ -21,6 +21,8 @@ pub(super) struct Sleepers<'a> {
     laid: Vec<Idle>,
     /// So much idle memory is still to sleep in place of what woke, in bytes.
     owed: usize,
+    /// No alias up to here, behind what has been filled, is of one that sleeps.
+    looked: usize,
 }
 
 impl<'a> Sleepers<'a> {
@@ -31,6 +33,7 @@ impl<'a> Sleepers<'a> {
             found: None,
             laid: Vec::new(),
             owed: 0,
+            looked: 0,
         }
     }
 
@@ -69,13 +72,18 @@ impl<'a> Sleepers<'a> {
     }
 
     /// One for `to`: the longest of at most `left` bytes, or the shortest that is longer, but at most `most`. It leaves the places
-    /// behind it to those that were there once.
+    /// behind it to those that were there once. It is asked by ascending address.
     pub fn take(&mut self, to: usize, left: usize, most: usize) -> Option<Idle> {
         let (arena, _) = self.from?;
+        // Those of a long hole are looked at once, not for each of its chunks.
+        let (from, end) = (to.max(self.looked), to.saturating_add(left));
         let stock = self.found()?;
-        let mut behind = arena.aliases.between(to, to.saturating_add(left));
+        let mut behind = arena.aliases.between(from, end);
         let next = behind.find(|(_, _, lies)| stock.has(*lies));
-        let left = next.map_or(left, |(at, _, _)| at - to);
+        let place = next.map_or(end, |(at, _, _)| at);
+        let left = place - to;
+        self.looked = from.max(place.saturating_sub(1));
+        let stock = self.found()?;
         stock.at_most(left).or_else(|| stock.longer(left, most))
     }
 

@@ -10,7 +10,7 @@ use crate::pool::{
     GRANULE,
     best_fit::{Kind, Piece, Run, Slot, Space},
 };
-use std::{ops::Range, rc::Rc};
+use std::{collections::BTreeSet, ops::Range, rc::Rc};
 
 /// No chunk that is made is longer.
 pub(super) const LONGEST: usize = 32 << 20;
@@ -237,10 +237,11 @@ impl Arena {
         clear.sort_unstable_by_key(|(at, _)| *at);
         clear.dedup_by_key(|(at, _)| *at);
         let come = moves.iter().filter(|one| one.from.is_some()).count();
-        let go = clear.len() + moves.iter().filter(|one| one.is_mapped).count();
+        let ends = moves.iter().filter(|one| one.is_mapped);
+        let ends: BTreeSet<usize> = ends.map(|one| one.to).collect();
+        let go = clear.len().saturating_add(ends.len());
         let stays = |at: usize| {
-            clear.binary_search_by_key(&at, |(at, _)| *at).is_ok()
-                || moves.iter().any(|one| one.is_mapped && one.to == at)
+            clear.binary_search_by_key(&at, |(at, _)| *at).is_ok() || ends.contains(&at)
         };
         let more = come.saturating_sub(go);
         let chunks = self.chunks().saturating_add(make.len());
