@@ -79,9 +79,9 @@ impl Rig {
             Moving::Home => 0,
             _ => self.limit - self.space.reserved(),
         };
-        let Planned::Plan(mut plan) = self
-            .arena
-            .plan(&mut self.space, size, room, self.moving, |_| false)
+        let Planned::Plan(mut plan) =
+            self.arena
+                .plan(&mut self.space, size, room, self.moving, |_| false)
         else {
             return false;
         };
@@ -309,7 +309,10 @@ fn whatever_is_planned_can_be_done() {
         }
         rig.space.check().unwrap();
     }
-    assert!(free > 0 && cleared > 50 && slept > 0, "{free}, {cleared}, {slept}");
+    assert!(
+        free > 0 && cleared > 50 && slept > 0,
+        "{free}, {cleared}, {slept}"
+    );
 }
 
 /// A chunk that moves stays mapped where it was, and comes back without a mapping.
