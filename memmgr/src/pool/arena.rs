@@ -10,6 +10,7 @@
 
 mod aliases;
 mod asleep;
+mod places;
 mod plan;
 mod stock;
 #[cfg(test)]
