@@ -40,6 +40,8 @@ pub(super) struct Arena {
     chunks: BTreeMap<usize, Chunk>,
     /// Chunks that are mapped in gaps, by address (see `asleep.rs`).
     asleep: BTreeMap<usize, Chunk>,
+    /// How many bytes those have.
+    sleeping: usize,
     /// Where else they are mapped, in gaps.
     aliases: Aliases,
     /// Chunks that are mapped nowhere, since they could not be released.
@@ -258,6 +260,7 @@ impl Arena {
             .peekable();
         let (mut unused, mut kept) = (Vec::new(), BTreeMap::new());
         self.chunks.append(&mut self.asleep);
+        self.sleeping = 0;
         for (start, chunk) in std::mem::take(&mut self.chunks) {
             let end = start.saturating_add(chunk.len);
             while live.peek().is_some_and(|block| block.end <= start) {

@@ -130,6 +130,7 @@ impl Arena {
     /// A chunk that has left the books sleeps.
     pub(super) fn lay(&mut self, start: usize) {
         if let Some(chunk) = self.chunks.remove(&start) {
+            self.sleeping = self.sleeping.saturating_add(chunk.len);
             self.asleep.insert(start, chunk);
         }
     }
@@ -137,12 +138,14 @@ impl Arena {
     /// A chunk that slept is to go into the books.
     pub(super) fn rouse(&mut self, start: usize) {
         if let Some(chunk) = self.asleep.remove(&start) {
+            self.sleeping = self.sleeping.saturating_sub(chunk.len);
             self.chunks.insert(start, chunk);
         }
     }
 
     /// Enters all chunks that sleep as idle memory.
     pub fn wake<T: Default>(&mut self, space: &mut Space<T>) {
+        self.sleeping = 0;
         for (start, chunk) in std::mem::take(&mut self.asleep) {
             let done = space.map(start, chunk.len, chunk.len);
             debug_assert!(done, "what sleeps is a gap");
@@ -157,8 +160,7 @@ impl Arena {
 
     /// How much sleeps, in bytes.
     pub fn sleeping(&self) -> usize {
-        let lens = self.asleep.values().map(|chunk| chunk.len);
-        lens.fold(0usize, usize::saturating_add)
+        self.sleeping
     }
 
     /// The chunk that sleeps at an address or behind it.
@@ -177,6 +179,10 @@ impl Arena {
 
     /// What the books of the space say of chunks that sleep.
     pub(super) fn check_asleep<T: Default>(&self, space: &Space<T>) -> Result<(), String> {
+        let lens = self.asleep.values().map(|chunk| chunk.len);
+        if lens.fold(0usize, usize::saturating_add) != self.sleeping {
+            return Err("the chunks that sleep are miscounted".into());
+        }
         let parts = space.mapped_parts();
         for (start, chunk) in &self.asleep {
             let end = start.saturating_add(chunk.len);

@@ -315,7 +315,8 @@ impl Pool {
             empty
         };
         for (start, len) in empty {
-            // SAFETY: the range is out of the books, since no memory lies in it.
+            // SAFETY: the range is out of the books, since no memory and no alias lies in it. Where a growth that failed left
+            // something mapped, the driver refuses.
             done = done.and(unsafe { mapped.free_range(start, len) });
         }
         done.map(|()| gone)
