@@ -45,7 +45,8 @@ pub struct Config {
     /// The same as a share of all memory of the device, above 0 and at most 1; if both are set, the lower counts. It becomes
     /// bytes at the pool's first allocation.
     pub device_pool_limit_share: Option<f64>,
-    /// The smallest segment by which a device pool grows; segments that are idle then may become a part of it. With virtual
+    /// The smallest segment by which a device pool grows; segments that are idle then may become a part of it, and it has room for a
+    /// whole number of the blocks that it is made for, if they are longer than 2 MiB. With virtual
     /// memory that is the first growth alone; from then on a pool grows by what is missing.
     pub device_growth: usize,
     /// The smallest segment by which the pinned pool grows.

@@ -155,6 +155,77 @@ fn a_limit_counts_what_goes_back_and_is_never_exceeded() {
     manager.shutdown().unwrap();
 }
 
+/// What is much shorter than the new segment stays, unless the limit leaves no choice.
+#[test]
+fn short_segments_stay_out_of_a_long_one() {
+    let _turn = turn();
+    for (limit, reserved, joined) in [(None, 66 * MIB, 1), (Some(64 * MIB), 64 * MIB, 2)] {
+        let manager = MemoryManager::new(config().device_pool_limit(limit)).unwrap();
+        let stream = Stream::new().unwrap();
+        let all =
+            [16 * MIB, 2 * MIB].map(|size| manager.allocate_device_on(size, &stream).unwrap());
+        assert_eq!(stats(&manager).segments, 2);
+        free(&manager, &stream, &all);
+        let long = manager.allocate_device_on(64 * MIB, &stream).unwrap();
+        assert_sound(&manager);
+        let now = stats(&manager);
+        assert_eq!((now.reserved, now.peak_reserved), (reserved, reserved));
+        assert_eq!(now.moves, joined);
+        free(&manager, &stream, &[long]);
+        manager.shutdown().unwrap();
+    }
+}
+
+#[test]
+fn a_segment_has_room_for_a_whole_number_of_the_blocks_it_is_made_for() {
+    let _turn = turn();
+    let growing = || config().device_growth(32 * MIB);
+    // The size of a block, how many go into a segment, and how long that is: of 11 MiB three, in whole pages. What is not longer
+    // than a page leaves little behind the last; what is longer than the least gets its own length.
+    for (size, count, len) in [
+        (11 * MIB, 3, 34 * MIB),
+        (20 * MIB, 2, 40 * MIB),
+        (2 * MIB - 256, 16, 32 * MIB),
+        (33 * MIB, 1, 34 * MIB),
+    ] {
+        let manager = MemoryManager::new(growing()).unwrap();
+        let stream = Stream::new().unwrap();
+        let mut blocks = Vec::new();
+        for _ in 0..count {
+            blocks.push(manager.allocate_device_on(size, &stream).unwrap());
+            assert_eq!(
+                (stats(&manager).reserved, stats(&manager).segments),
+                (len, 1)
+            );
+        }
+        blocks.push(manager.allocate_device_on(size, &stream).unwrap());
+        assert_eq!(stats(&manager).segments, 2, "{size}");
+        free(&manager, &stream, &blocks);
+        manager.shutdown().unwrap();
+    }
+
+    // The limit leaves less.
+    let limited = growing().device_pool_limit(Some(33 * MIB));
+    let manager = MemoryManager::new(limited).unwrap();
+    let stream = Stream::new().unwrap();
+    let block = manager.allocate_device_on(20 * MIB, &stream).unwrap();
+    assert_eq!(stats(&manager).reserved, 33 * MIB);
+    free(&manager, &stream, &[block]);
+    manager.shutdown().unwrap();
+}
+
+/// Pinned segments do not join, and are as long as is configured.
+#[test]
+fn pinned_segments_are_no_longer_than_configured() {
+    let _turn = turn();
+    let manager = MemoryManager::new(config().pinned_growth(32 * MIB)).unwrap();
+    let block = manager.allocate_pinned(20 * MIB).unwrap();
+    assert_eq!(manager.stats().pinned.reserved, 32 * MIB);
+    // SAFETY: nobody uses the block.
+    unsafe { manager.free_pinned(block).unwrap() };
+    manager.shutdown().unwrap();
+}
+
 /// The configured size is reserved first, and is not less when it has gone into a longer segment.
 #[test]
 fn the_configured_size_stays() {

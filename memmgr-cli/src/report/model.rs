@@ -2,9 +2,10 @@
 //!
 //! A request takes the shortest hole that is long enough, at the lowest address among equals, and leaves
 //! the rest as a hole; freed neighbours become one. Where no hole is long enough the pool grows by a
-//! segment of its own, at least [`GROWTH`] long. Segments that are one hole go first, if together they
-//! are an eighth of that, and the new one is at least as long as they were. Streams are ignored: a freed block
-//! serves any of them at once. So it is what fragmentation alone costs.
+//! segment of its own, at least [`GROWTH`] long, with room for a whole number of such blocks if they are longer than a page.
+//! Segments that are one hole and a sixteenth of that go first, if together they are an eighth, and the new one is at least as
+//! long as they were. Streams are ignored: a freed block serves any of them at once. So it is what fragmentation
+//! alone costs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,8 +17,10 @@ use super::recording::Recording;
 pub const GROWTH: u64 = 32 << 20;
 /// Segments are whole multiples of this.
 const PAGE: u64 = 2 << 20;
-/// Segments become a longer one if together they are such a part of it.
+/// Segments become a longer one if together they are such a part of it,
 const SHARE: u64 = 8;
+/// and each of them is such a part.
+const PART: u64 = 16;
 /// Blocks are whole multiples of this.
 const UNIT: u64 = 256;
 
@@ -84,7 +87,12 @@ impl Pool {
     }
 
     fn grow(&mut self, length: u64) {
-        let length = rounded(length.max(GROWTH), PAGE).max(self.join(length));
+        let least = match length < GROWTH && length > PAGE {
+            true => rounded(GROWTH, length),
+            false => GROWTH,
+        };
+        let made = rounded(length.max(least), PAGE);
+        let length = made.max(self.join(length, made));
         self.add(self.next, length);
         self.segments.insert(self.next, length);
         self.next = self.next.saturating_add(length).saturating_add(PAGE);
@@ -92,15 +100,17 @@ impl Pool {
         self.free = self.free.saturating_add(length);
     }
 
-    /// Gives the segments back that are one hole, where a segment for so many bytes is worth it; how long they were.
-    fn join(&mut self, length: u64) -> u64 {
+    /// Gives the segments back that are one hole and a good part of one of `made` bytes for a request of `length`; how long
+    /// they were.
+    fn join(&mut self, length: u64, made: u64) -> u64 {
         let is_hole = |(address, length): (&u64, &u64)| {
-            (self.by_address.get(address) == Some(length)).then_some((*address, *length))
+            let goes = self.by_address.get(address) == Some(length) && *length >= made / PART;
+            goes.then_some((*address, *length))
         };
         let idle: Vec<(u64, u64)> = self.segments.iter().filter_map(is_hole).collect();
         let sum = (idle.iter()).fold(0u64, |sum, (_, length)| sum.saturating_add(*length));
         let is_short = self.segments.values().any(|segment| *segment < length);
-        if !is_short || sum < length.max(GROWTH) / SHARE {
+        if !is_short || sum < made / SHARE {
             return 0;
         }
         for (address, length) in idle {
@@ -187,10 +197,10 @@ mod tests {
 
     #[test]
     fn a_pool_grows_only_where_no_hole_is_long_enough() {
-        // 20 MiB and 12 MiB fill a segment; once both are free 30 MiB fit, and 40 MiB do not: they take its place.
+        // Twice 16 MiB fill a segment; once both are free 30 MiB fit, and 40 MiB do not: they take its place.
         let blocks = vec![
-            block(0, 20 * MIB, 1, 3),
-            block(1, 12 * MIB, 2, 4),
+            block(0, 16 * MIB, 1, 3),
+            block(1, 16 * MIB, 2, 4),
             block(2, 30 * MIB, 5, 6),
             block(3, 40 * MIB, 7, 9),
         ];
@@ -213,6 +223,19 @@ mod tests {
         assert_eq!(pool.take(256), Some(places[2] + 768));
         assert_eq!(pool.take(512), Some(places[0]));
         assert_eq!(pool.free, GROWTH - 512 - 256 - 1024 - 256);
+    }
+
+    #[test]
+    fn segments_hold_whole_numbers_of_blocks_and_short_ones_stay() {
+        let mut pool = Pool::default();
+        // Three of 11 MiB, in whole pages; a page or less gets the least.
+        for (length, held) in [(11 * MIB, 34), (PAGE, 66), (600 * MIB, 666)] {
+            pool.grow(length);
+            assert_eq!(pool.held, held * MIB);
+        }
+        // All are idle; the two short ones are less than a sixteenth of this.
+        pool.grow(700 * MIB);
+        assert_eq!((pool.held, pool.segments.len()), (766 * MIB, 3));
     }
 
     #[test]

@@ -5,6 +5,9 @@
 //! long as they were together. The pool holds no less afterwards, and never more in between. Each growth leaves it larger, or
 //! with fewer segments, so that this ends.
 //!
+//! Segments that are much shorter than the new one stay. They would be missed later: what they served would lie in the long one,
+//! which then is not idle when something as long comes again.
+//!
 //! `cudaFree` waits for all of the device. So segments join only while no stream that the manager knows has work, and only if that
 //! spares a good part of the growth.
 
@@ -20,8 +23,23 @@ use crate::{
     sync::thread,
 };
 
-/// Segments join if together they are at least such a part of what the pool would make.
+/// Segments join if together they are at least such a part of what the pool would make,
 const SHARE: usize = 8;
+/// and each of them is at least such a part.
+const PART: usize = 16;
+
+/// How long a segment is that the pool makes for such a request. One that is shorter than the least that the pool grows by gets
+/// room for a whole number of its like: a program that asks for one such block asks for more, and what is left behind the
+/// last would be too short for any.
+fn made(rounded: usize, growth: usize, joins: bool) -> usize {
+    let to_pages = |len: usize| len.checked_next_multiple_of(PAGE);
+    let whole = |len: usize| growth.checked_next_multiple_of(len).and_then(to_pages);
+    let for_its_like = match rounded < growth && rounded > PAGE && joins {
+        true => whole(rounded).unwrap_or(growth),
+        false => growth,
+    };
+    to_pages(rounded).unwrap_or(rounded).max(for_its_like)
+}
 
 impl Pool {
     /// As [`Pool::grow`], with segments.
@@ -77,8 +95,8 @@ impl Pool {
             if rounded > room {
                 return Ok(Growth::Refused);
             }
-            let page = rounded.checked_next_multiple_of(PAGE).unwrap_or(rounded);
-            let wanted = page.max(state.config.growth).max(given).min(room);
+            let made = made(rounded, state.config.growth, self.source.joins());
+            let wanted = made.max(given).min(room);
             // The limit may cut into the last granule.
             wanted - wanted % GRANULE
         };
@@ -120,7 +138,7 @@ impl Pool {
             if joinable == 0 || rounded > state.room().saturating_add(joinable) {
                 return 0;
             }
-            let bases: Vec<usize> = state.idle_for_joining().map(|(base, _)| base).collect();
+            let bases: Vec<usize> = state.joining(rounded).map(|(base, _)| base).collect();
             let taken = self.take_segments(&mut state, |_, base| bases.contains(&base));
             state.counters.joined = state.counters.joined.saturating_add(taken.len() as u64);
             taken
@@ -165,13 +183,27 @@ impl Pool {
     }
 }
 
+/// The lengths of segments together.
+fn sum(segments: impl Iterator<Item = (usize, usize)>) -> usize {
+    segments.fold(0usize, |sum, (_, len)| sum.saturating_add(len))
+}
+
 impl State {
-    /// What the segments are long together that may go into a longer one for such a request, where that is worth it.
+    /// What the segments are long together that go into a longer one for such a request.
     fn joinable(&self, rounded: usize) -> usize {
-        let sum = (self.idle_for_joining()).fold(0usize, |sum, (_, len)| sum.saturating_add(len));
-        let made = rounded.max(self.config.growth);
-        let is_worth_it = sum >= made / SHARE || rounded > self.room();
-        if is_worth_it { sum } else { 0 }
+        sum(self.joining(rounded))
+    }
+
+    /// The segments that go into a longer one for such a request: those that are a part of it that is worth it, and all where the
+    /// limit would refuse the request otherwise.
+    fn joining(&self, rounded: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let made = made(rounded, self.config.growth, true);
+        let is_part = move |(_, len): &(usize, usize)| *len >= made / PART;
+        let parts = sum(self.idle_for_joining().filter(is_part));
+        let parts = if parts >= made / SHARE { parts } else { 0 };
+        let takes_all = rounded > self.room().saturating_add(parts);
+        (self.idle_for_joining())
+            .filter(move |segment| takes_all || (parts > 0 && is_part(segment)))
     }
 
     /// What the segments are long together that may go into a longer one, with those that only `own` keeps from being idle, the
