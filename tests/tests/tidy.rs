@@ -135,6 +135,8 @@ fn a_small_pool_begins_anew_when_nothing_is_live() {
     );
     manager.check().expect("the books are sound");
 
+    // A trim that has nothing to give back changes nothing of that.
+    assert_eq!(manager.trim_to(before.reserved).expect("a trim"), 0);
     assert_eq!(round(&manager, &stream, PAGE), first);
     let now = stats(&manager);
     assert_eq!(
@@ -211,4 +213,39 @@ fn memory_that_work_holds_costs_the_calls_nothing() {
     assert_eq!(stats(&manager).moves, moved);
     gate.open();
     stream.synchronize().expect("the work ends");
+}
+
+/// However little has moved, all chunks are looked at: a large pool of pages begins anew after a quarter as many calls as it has.
+#[test]
+fn many_chunks_are_not_looked_at_often() {
+    let _turn = turn();
+    let stream = Stream::new().expect("a stream");
+    let pages = 1996;
+    let Some(manager) = pool(pages * PAGE) else {
+        return;
+    };
+    let block = |pages: usize| {
+        manager
+            .device::<u8>(pages * PAGE, &stream)
+            .expect("a block")
+    };
+    let [large, hole, wall] = [pages - 6, 1, 1].map(block);
+    let first = large.as_ptr().addr();
+    drop(hole);
+    stream.synchronize().expect("no work");
+    // Four pages are left at the end, where the hole's chunk comes.
+    let last = block(5);
+    let now = stats(&manager);
+    assert_eq!((now.moves, now.reserved), (1, pages * PAGE), "{now:?}");
+    drop((large, wall, last));
+    stream.synchronize().expect("no work");
+    // Where nothing sleeps, the shorter of the two spans serves.
+    pairs(&manager, &stream, CALLS);
+    stream.synchronize().expect("no work");
+    assert_ne!(block(1).as_ptr().addr(), first);
+    pairs(&manager, &stream, pages as u64 / 4);
+    stream.synchronize().expect("no work");
+    drop(block(1));
+    assert_eq!(block(1).as_ptr().addr(), first);
+    manager.check().expect("the books are sound");
 }

@@ -315,10 +315,13 @@ pub(crate) fn mapped(start: u64, len: u64, number: u64, offset: u64) {
     with(|c| c.places.map(start, len, number, offset));
 }
 
-/// Physical memory is unmapped: the host takes it away.
+/// Physical memory is unmapped: the host takes it away, unless it is mapped elsewhere too. (Work that reaches this address
+/// afterwards breaks the context.)
 pub(crate) fn unmapped(call: &str, start: u64, len: u64) {
     with(|c| {
-        c.host(call, Role::Free, line(start, len, true));
+        if !c.places.is_elsewhere(start) {
+            c.host(call, Role::Free, line(start, len, true));
+        }
         c.places.unmap(start, len);
     });
 }

@@ -18,6 +18,8 @@ fn key(handle: u64) -> u64 {
 pub(crate) struct Places {
     /// Start → end, key of the start.
     mapped: BTreeMap<u64, (u64, u64)>,
+    /// Key of the start → how often it is mapped.
+    times: BTreeMap<u64, usize>,
 }
 
 impl Places {
@@ -25,7 +27,9 @@ impl Places {
         self.unmap(start, len);
         let end = start.saturating_add(len);
         if start < end {
-            self.mapped.insert(start, (end, key(handle) | offset));
+            let key = key(handle) | offset;
+            self.mapped.insert(start, (end, key));
+            *self.times.entry(key).or_default() += 1;
         }
     }
 
@@ -37,8 +41,23 @@ impl Places {
             .map(|(s, _)| *s)
             .collect();
         for s in known {
-            self.mapped.remove(&s);
+            let Some((_, key)) = self.mapped.remove(&s) else {
+                continue;
+            };
+            if let Some(times) = self.times.get_mut(&key) {
+                *times = times.saturating_sub(1);
+                if *times == 0 {
+                    self.times.remove(&key);
+                }
+            }
         }
+    }
+
+    /// Whether what is mapped at an address is mapped at another one too.
+    pub(crate) fn is_elsewhere(&self, start: u64) -> bool {
+        let key = self.mapped.get(&start).map(|(_, key)| key);
+        let times = key.and_then(|key| self.times.get(key));
+        times.is_some_and(|times| *times > 1)
     }
 
     /// Calls `f` for each piece of an address range: address, key, length.
@@ -98,5 +117,18 @@ mod tests {
         pieces.clear();
         places.pieces(120, 130, &mut |a, k, l| pieces.push((a, k, l)));
         assert_eq!(pieces, [(120, 120, 10)]);
+    }
+
+    #[test]
+    fn what_is_mapped_twice_is_elsewhere_until_one_is_gone() {
+        let mut places = Places::default();
+        places.map(100, 50, 1, 0);
+        places.map(200, 50, 2, 0);
+        assert!(!places.is_elsewhere(100));
+        places.map(300, 50, 1, 0);
+        assert!(places.is_elsewhere(100) && places.is_elsewhere(300));
+        assert!(!places.is_elsewhere(200) && !places.is_elsewhere(110));
+        places.unmap(100, 50);
+        assert!(!places.is_elsewhere(300));
     }
 }

@@ -10,6 +10,7 @@
 
 mod aliases;
 mod asleep;
+mod places;
 mod plan;
 mod stock;
 #[cfg(test)]
@@ -39,6 +40,8 @@ pub(super) struct Arena {
     chunks: BTreeMap<usize, Chunk>,
     /// Chunks that are mapped in gaps, by address (see `asleep.rs`).
     asleep: BTreeMap<usize, Chunk>,
+    /// How many bytes those have.
+    sleeping: usize,
     /// Where else they are mapped, in gaps.
     aliases: Aliases,
     /// Chunks that are mapped nowhere, since they could not be released.
@@ -127,22 +130,27 @@ impl Arena {
         for start in plan.wake.iter().chain(&plan.fetch) {
             self.lay(*start);
         }
-        for (at, chunk) in plan.clear.iter().skip(cleared) {
-            if let Some(lies) = self.place_of(*chunk) {
-                self.aliases.add(*at, *chunk, lies);
-            }
-        }
+        self.put_aliases_back(plan.clear.iter().skip(cleared).copied());
         for (_, range) in &plan.hold {
             let done = space.map(range.start, range.len(), range.len());
             debug_assert!(done, "what a plan held is a gap");
         }
     }
 
-    /// Where the memory of a chunk lies. Looks at all of them.
-    fn place_of(&self, chunk: Chunk) -> Option<usize> {
-        let all = self.chunks.iter().chain(&self.asleep);
-        all.into_iter()
-            .find_map(|(start, other)| (*other == chunk).then_some(*start))
+    /// Aliases that had left the books are there still. Looks at all chunks.
+    fn put_aliases_back(&mut self, aliases: impl IntoIterator<Item = (usize, Chunk)>) {
+        let mut aliases = aliases.into_iter().peekable();
+        if aliases.peek().is_none() {
+            return;
+        }
+        let lies: BTreeMap<RawChunk, usize> = (self.chunks.iter().chain(&self.asleep))
+            .map(|(start, chunk)| (chunk.raw, *start))
+            .collect();
+        for (at, chunk) in aliases {
+            if let Some(lies) = lies.get(&chunk.raw) {
+                self.aliases.add(at, chunk, *lies);
+            }
+        }
     }
 
     /// Takes chunks that nothing uses out of the books, until that makes `most` bytes: those that are mapped nowhere, and then, from
@@ -203,9 +211,23 @@ impl Arena {
         taken
     }
 
-    /// Takes the aliases out that lie in a range.
-    pub fn take_aliases(&mut self, range: &Range<usize>) -> Vec<(usize, Chunk)> {
-        self.aliases.take_where(|at, _| range.contains(&at))
+    /// Takes the aliases out that lie in ranges of which nothing has memory.
+    pub fn take_aliases_of_empty<T: Default>(&mut self, space: &Space<T>) -> Vec<(usize, Chunk)> {
+        let ranges: Vec<Range<usize>> = (space.segments())
+            .map(|segment| segment.base..segment.base.saturating_add(segment.len))
+            .filter(|range| space.gap_at(range.start) == Some(range.end))
+            .collect();
+        if ranges.is_empty() {
+            return Vec::new();
+        }
+        self.aliases
+            .take_where(|at, _| ranges.iter().any(|range| range.contains(&at)))
+    }
+
+    /// Whether an alias lies in a range.
+    pub fn has_alias_in(&self, base: usize, len: usize) -> bool {
+        let range = base..base.saturating_add(len);
+        self.aliases.over(&range).next().is_some()
     }
 
     /// Of what [`Arena::take_idle`] has taken, `gone` bytes are gone, and the rest comes back.
@@ -216,11 +238,7 @@ impl Arena {
             let done = space.map(start, len, len);
             debug_assert!(done, "what was taken is a gap");
         }
-        for (at, chunk) in rest.aliases {
-            if let Some(lies) = self.place_of(chunk) {
-                self.aliases.add(at, chunk, lies);
-            }
-        }
+        self.put_aliases_back(rest.aliases);
         for (chunk, len) in rest.unmapped {
             // All of a spare chunk is held.
             space.add_held(chunk.len - len.min(chunk.len));
@@ -242,6 +260,7 @@ impl Arena {
             .peekable();
         let (mut unused, mut kept) = (Vec::new(), BTreeMap::new());
         self.chunks.append(&mut self.asleep);
+        self.sleeping = 0;
         for (start, chunk) in std::mem::take(&mut self.chunks) {
             let end = start.saturating_add(chunk.len);
             while live.peek().is_some_and(|block| block.end <= start) {

@@ -6,14 +6,17 @@ use super::{
 };
 use crate::{
     context,
-    cuda::{self, virtual_memory as driver},
+    cuda::{
+        self,
+        virtual_memory::{self as driver, RawChunk},
+    },
     device::{self, on_device},
     error::{Error, Result},
     planted::{self, Mistake},
     stream::{Stream, handle_of},
     sync::OnceLock,
 };
-use std::ops::Range;
+use std::{collections::BTreeSet, ops::Range};
 
 /// A range of addresses is so many times as long as the device has memory, if the driver gives that many.
 const TIMES: usize = 4;
@@ -193,13 +196,17 @@ impl Mapped {
     /// The chunks are out of the books, and no work touches them.
     pub(super) unsafe fn release(&self, idles: Idles) -> (usize, Idles, Result<()>) {
         let (mut gone, mut rest) = (0usize, Idles::default());
+        // Where the device cannot be asked for, all of it stays.
+        let mut all = Some(idles);
         let done = on_device(self.device, || {
+            let idles = all.take().unwrap_or_default();
             let mut first = Ok(());
             // SAFETY: as this function demands.
             let stuck = unsafe { self.clear(idles.aliases, &mut first) };
-            let is_stuck = |chunk: &Chunk| stuck.iter().any(|(_, other)| other == chunk);
+            let stuck_chunks: BTreeSet<RawChunk> =
+                stuck.iter().map(|(_, chunk)| chunk.raw).collect();
             for taken in idles.mapped {
-                if is_stuck(&taken.chunk) {
+                if stuck_chunks.contains(&taken.chunk.raw) {
                     // It would not give its memory back.
                     rest.mapped.push(taken);
                     continue;
@@ -232,26 +239,14 @@ impl Mapped {
             rest.aliases = stuck;
             first
         });
-        (gone, rest, done)
+        (gone, all.unwrap_or(rest), done)
     }
 
-    /// Unmaps aliases, as many as the driver lets go.
+    /// Unmaps aliases, as many as the driver lets go, on the current device; those that stay, and the first error if there was
+    /// none yet.
     ///
     /// # Safety
     /// They are out of the books.
-    pub(super) unsafe fn unmap(&self, aliases: Vec<(usize, Chunk)>) -> Result<()> {
-        on_device(self.device, || {
-            let mut first = Ok(());
-            // SAFETY: as this function demands.
-            unsafe { self.clear(aliases, &mut first) };
-            first
-        })
-    }
-
-    /// As [`Mapped::unmap`] on the current device; those for which that failed, and the first error if there was none yet.
-    ///
-    /// # Safety
-    /// As there.
     unsafe fn clear(
         &self,
         aliases: Vec<(usize, Chunk)>,

@@ -209,12 +209,14 @@ pub(crate) fn release_orphans() {
         }
         if let Source::Virtual(mapped) = &left.source {
             // SAFETY: as above, for chunks.
-            let (_, _, released) = unsafe { mapped.release(left.chunks) };
-            let freed = left.ranges.iter().try_for_each(|(start, len)| {
-                // SAFETY: the range is the pool's, which is gone; all that was mapped in it was just unmapped.
-                unsafe { mapped.free_range(*start, *len) }
-            });
-            if let Err(error) = released.and(freed) {
+            let (_, _, mut released) = unsafe { mapped.release(left.chunks) };
+            for (start, len) in left.ranges {
+                // SAFETY: the range is the pool's, which is gone; all that was mapped in it was just unmapped. Where that failed,
+                // the driver refuses.
+                let freed = unsafe { mapped.free_range(start, len) };
+                released = released.and(freed);
+            }
+            if let Err(error) = released {
                 tracing::warn!(%error, "memory of a dropped manager could not be given back");
             }
         }

@@ -203,3 +203,36 @@ fn a_full_queue_stops_no_growth() {
         }
     }
 }
+
+/// The places where the memory of a block was once are taken by others while work runs in the block.
+#[test]
+fn places_of_a_block_go_while_work_runs_in_it() {
+    let _turn = turn();
+    let Some(manager) = virtual_memory(Config::default()) else {
+        return;
+    };
+    let stream = Stream::new().unwrap();
+    let [front, wall] = [4, 2].map(|size| manager.allocate_device(size * MIB).unwrap());
+    // SAFETY: nobody uses the block.
+    unsafe { manager.free_device(front).unwrap() };
+    let moved = manager.allocate_device(8 * MIB).unwrap();
+    assert_eq!(stats(&manager).moves, 2);
+    let gate = Gate::new();
+    stall(&stream, &gate);
+    // SAFETY: the block has so many bytes, and lives until the stream is idle.
+    unsafe { manager.memset(moved, 7, 8 * MIB, &stream).unwrap() };
+    // Its chunks are mapped at the front as well, where new ones come.
+    assert_eq!(manager.allocate_device(4 * MIB).unwrap(), front);
+    // SAFETY: as before.
+    unsafe { manager.memset(moved, 8, 8 * MIB, &stream).unwrap() };
+    gate.open();
+    stream.synchronize().unwrap();
+    // SAFETY: as before.
+    let found = unsafe { crate::rig::read_back(&manager, moved, 8 * MIB, &stream) };
+    assert!(found.iter().all(|byte| *byte == 8));
+    assert_sound(&manager);
+    for block in [front, wall, moved] {
+        // SAFETY: nobody uses the block.
+        unsafe { manager.free_device(block).unwrap() };
+    }
+}

@@ -79,6 +79,45 @@ fn a_dropped_manager_leaves_nothing_behind() {
     }
 }
 
+/// Places where chunks were once go with the manager, those of a block that stays too.
+#[test]
+fn a_dropped_manager_leaves_no_place_behind() {
+    memmgr_tests::sim_only!("it counts what the device has given");
+    #[cfg(feature = "sim")]
+    {
+        let _turn = turn();
+        let other = virtual_memory(Config::default()).unwrap();
+        other.trim().unwrap();
+        for stays in [true, false] {
+            let before = cudart_sim::memory_info(0).unwrap().physical;
+            let freed = cudart_sim::calls("cuMemAddressFree");
+            let unmapped = cudart_sim::calls("cuMemUnmap");
+            let manager = virtual_memory(Config::default()).unwrap();
+            let [front, wall] = [4, 2].map(|size| manager.allocate_device(size * MIB).unwrap());
+            // SAFETY: nobody uses the blocks.
+            let free = |block| unsafe { manager.free_device(block).unwrap() };
+            free(front);
+            // Two chunks of it are mapped at the front as well.
+            let moved = manager.allocate_device(8 * MIB).unwrap();
+            assert_eq!(stats(&manager).moves, 2);
+            free(wall);
+            if !stays {
+                free(moved);
+            }
+            drop(manager);
+            other.trim().unwrap();
+            let left = cudart_sim::memory_info(0).unwrap().physical;
+            let kept = if stays { 8 * MIB as u64 } else { 0 };
+            assert_eq!(left.1, before.1 + kept);
+            let gone = cudart_sim::calls("cuMemUnmap") - unmapped;
+            // The places, the wall's chunk, and those of the block if it goes.
+            assert_eq!(gone, if stays { 3 } else { 7 });
+            let ranges = cudart_sim::calls("cuMemAddressFree") - freed;
+            assert_eq!(ranges, u64::from(!stays));
+        }
+    }
+}
+
 /// After a shutdown what is live stays, what comes has other addresses, and the rest follows.
 #[test]
 fn a_shutdown_keeps_what_is_live_until_it_is_freed() {

@@ -17,6 +17,7 @@ mod growth;
 mod moves;
 mod sources;
 mod stamped;
+mod undone;
 
 use common::MIB;
 use memmgr::{Config, DeviceSource, MemoryManager, PoolStats};

@@ -21,6 +21,8 @@ pub(super) struct Sleepers<'a> {
     laid: Vec<Idle>,
     /// So much idle memory is still to sleep in place of what woke, in bytes.
     owed: usize,
+    /// No alias up to here, behind what has been filled, is of one that sleeps.
+    looked: usize,
 }
 
 impl<'a> Sleepers<'a> {
@@ -31,6 +33,7 @@ impl<'a> Sleepers<'a> {
             found: None,
             laid: Vec::new(),
             owed: 0,
+            looked: 0,
         }
     }
 
@@ -69,13 +72,18 @@ impl<'a> Sleepers<'a> {
     }
 
     /// One for `to`: the longest of at most `left` bytes, or the shortest that is longer, but at most `most`. It leaves the places
-    /// behind it to those that were there once.
+    /// behind it to those that were there once. It is asked by ascending address.
     pub fn take(&mut self, to: usize, left: usize, most: usize) -> Option<Idle> {
         let (arena, _) = self.from?;
+        // Those of a long hole are looked at once, not for each of its chunks.
+        let (from, end) = (to.max(self.looked), to.saturating_add(left));
         let stock = self.found()?;
-        let mut behind = arena.aliases.between(to, to.saturating_add(left));
+        let mut behind = arena.aliases.between(from, end);
         let next = behind.find(|(_, _, lies)| stock.has(*lies));
-        let left = next.map_or(left, |(at, _, _)| at - to);
+        let place = next.map_or(end, |(at, _, _)| at);
+        let left = place - to;
+        self.looked = from.max(place.saturating_sub(1));
+        let stock = self.found()?;
         stock.at_most(left).or_else(|| stock.longer(left, most))
     }
 
@@ -122,6 +130,7 @@ impl Arena {
     /// A chunk that has left the books sleeps.
     pub(super) fn lay(&mut self, start: usize) {
         if let Some(chunk) = self.chunks.remove(&start) {
+            self.sleeping = self.sleeping.saturating_add(chunk.len);
             self.asleep.insert(start, chunk);
         }
     }
@@ -129,12 +138,14 @@ impl Arena {
     /// A chunk that slept is to go into the books.
     pub(super) fn rouse(&mut self, start: usize) {
         if let Some(chunk) = self.asleep.remove(&start) {
+            self.sleeping = self.sleeping.saturating_sub(chunk.len);
             self.chunks.insert(start, chunk);
         }
     }
 
     /// Enters all chunks that sleep as idle memory.
     pub fn wake<T: Default>(&mut self, space: &mut Space<T>) {
+        self.sleeping = 0;
         for (start, chunk) in std::mem::take(&mut self.asleep) {
             let done = space.map(start, chunk.len, chunk.len);
             debug_assert!(done, "what sleeps is a gap");
@@ -149,8 +160,7 @@ impl Arena {
 
     /// How much sleeps, in bytes.
     pub fn sleeping(&self) -> usize {
-        let lens = self.asleep.values().map(|chunk| chunk.len);
-        lens.fold(0usize, usize::saturating_add)
+        self.sleeping
     }
 
     /// The chunk that sleeps at an address or behind it.
@@ -169,6 +179,10 @@ impl Arena {
 
     /// What the books of the space say of chunks that sleep.
     pub(super) fn check_asleep<T: Default>(&self, space: &Space<T>) -> Result<(), String> {
+        let lens = self.asleep.values().map(|chunk| chunk.len);
+        if lens.fold(0usize, usize::saturating_add) != self.sleeping {
+            return Err("the chunks that sleep are miscounted".into());
+        }
         let parts = space.mapped_parts();
         for (start, chunk) in &self.asleep {
             let end = start.saturating_add(chunk.len);

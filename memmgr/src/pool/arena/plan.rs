@@ -2,22 +2,20 @@
 
 use super::{
     Arena, Chunk, PAGE,
-    aliases::Cover,
     asleep::Sleepers,
+    places::page_floor,
     stock::{Idle, Stock},
 };
 use crate::pool::{
     GRANULE,
     best_fit::{Kind, Piece, Run, Slot, Space},
 };
-use std::{ops::Range, rc::Rc};
+use std::{collections::BTreeSet, ops::Range, rc::Rc};
 
 /// No chunk that is made is longer.
 pub(super) const LONGEST: usize = 32 << 20;
 /// A chunk is at most such a part of the pool.
 const CHUNKS: usize = 1024;
-/// So many places in a run are compared.
-const PLACES: usize = 64;
 /// And so many are tried to put all memory together.
 const TRIES: usize = 8;
 
@@ -81,89 +79,7 @@ pub(in crate::pool) enum Planned {
     NoAddresses,
 }
 
-fn page_floor(addr: usize) -> usize {
-    addr - addr % PAGE
-}
-
-fn page_ceil(addr: usize) -> usize {
-    addr.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX)
-}
-
-/// A part of a gap that is to get memory, and how far it could go on.
-#[derive(Debug, Clone, Copy)]
-struct Hole {
-    start: usize,
-    end: usize,
-    most: usize,
-}
-
 impl Arena {
-    /// The part of a gap that a block at `block` touches and that has no memory.
-    fn hole(&self, gap: &Piece, block: &Range<usize>) -> Hole {
-        let start = page_floor(gap.addr.max(block.start)).max(self.mapped_until(gap.addr));
-        // A chunk that sleeps wakes as a whole.
-        let start = self.start_of_sleeper(start);
-        let end = page_ceil(gap.end.min(block.end)).min(gap.end);
-        Hole {
-            start,
-            end: end.max(start),
-            most: if block.end < gap.end { gap.end } else { end },
-        }
-    }
-
-    /// The holes under a block in a run.
-    fn holes<'a>(
-        &'a self,
-        run: &'a Run,
-        block: &'a Range<usize>,
-    ) -> impl Iterator<Item = Hole> + 'a {
-        run.iter()
-            .filter(|piece| {
-                piece.kind == Kind::Gap && piece.addr < block.end && block.start < piece.end
-            })
-            .map(|gap| self.hole(gap, block))
-    }
-
-    /// The blocks in a run with how much memory is missing under each, or, where some is known, to be mapped, in bytes: the least
-    /// first, ties by address.
-    fn blocks(&self, run: &Run, size: usize, known: Option<&Cover>) -> Vec<(usize, Range<usize>)> {
-        let (Some(first), Some(last)) = (run.first(), run.last()) else {
-            return Vec::new();
-        };
-        let (first, last) = (first.addr, last.end);
-        if last.saturating_sub(first) < size {
-            return Vec::new();
-        }
-        let ends = run.iter().filter_map(|piece| {
-            let start = piece
-                .end
-                .checked_sub(size)
-                .filter(|start| *start >= first)?;
-            // What is mapped at the front of a gap stays together.
-            let gap = run.iter().find(|gap| {
-                gap.kind == Kind::Gap && gap.addr < start && start < self.mapped_until(gap.addr)
-            });
-            Some(gap.map_or(start, |gap| gap.addr))
-        });
-        let starts = run.iter().map(|piece| piece.addr);
-        let mut blocks: Vec<(usize, Range<usize>)> = starts
-            .chain(ends)
-            .take(PLACES)
-            .filter_map(|start| Some(start..start.checked_add(size)?))
-            .filter(|block| block.end <= last)
-            .map(|block| {
-                let missing = self.holes(run, &block).fold(0usize, |sum, hole| {
-                    let there = known.map_or(0, |known| known.bytes(&(hole.start..hole.end)));
-                    sum.saturating_add((hole.end - hole.start).saturating_sub(there))
-                });
-                (missing, block)
-            })
-            .collect();
-        blocks.sort_unstable_by_key(|(missing, block)| (*missing, block.start));
-        blocks.dedup();
-        blocks
-    }
-
     /// The chunks outside of a block that lie wholly inside idle spans.
     fn stock<T: Default>(&self, space: &mut Space<T>, block: &Range<usize>) -> Stock {
         let idle = (self.idle_chunks(space).into_iter()).map(|(start, chunk, slot)| Idle {
@@ -237,10 +153,11 @@ impl Arena {
         clear.sort_unstable_by_key(|(at, _)| *at);
         clear.dedup_by_key(|(at, _)| *at);
         let come = moves.iter().filter(|one| one.from.is_some()).count();
-        let go = clear.len() + moves.iter().filter(|one| one.is_mapped).count();
+        let ends = moves.iter().filter(|one| one.is_mapped);
+        let ends: BTreeSet<usize> = ends.map(|one| one.to).collect();
+        let go = clear.len().saturating_add(ends.len());
         let stays = |at: usize| {
-            clear.binary_search_by_key(&at, |(at, _)| *at).is_ok()
-                || moves.iter().any(|one| one.is_mapped && one.to == at)
+            clear.binary_search_by_key(&at, |(at, _)| *at).is_ok() || ends.contains(&at)
         };
         let more = come.saturating_sub(go);
         let chunks = self.chunks().saturating_add(make.len());

@@ -84,6 +84,12 @@ impl Stock {
     pub fn idle_at_most(&mut self, len: usize) -> Option<Idle> {
         let all = &mut self.all;
         self.lists.range_mut(..=len).rev().find_map(|(_, list)| {
+            // Those that have been taken by their place are passed over once.
+            while let Some(number) = list.last()
+                && all.get(*number).is_none_or(Option::is_none)
+            {
+                list.pop();
+            }
             let last = list.iter().rposition(|number| {
                 let idle = all.get(*number).and_then(Option::as_ref);
                 idle.is_some_and(|idle| idle.span.is_some())

@@ -12,7 +12,7 @@ use crate::{
     planted::{self, Mistake},
     pool::{
         GRANULE, Pool, State,
-        arena::{Chunk, Move, Moving, PAGE, Plan, Planned, Taken},
+        arena::{Chunk, Idles, Move, Moving, PAGE, Plan, Planned, Taken},
         mapped::{Mapped, parts},
         observer::SegmentChange,
         segment,
@@ -276,7 +276,22 @@ impl Pool {
         // SAFETY: the chunks are out of the books, which only idle memory leaves.
         let (gone, rest, mut done) = unsafe { mapped.release(idles) };
         self.report_parts(rest.mapped.iter().map(taken), SegmentChange::Added);
-        let mut aliases = Vec::new();
+        let aliases = {
+            let mut state = self.state.lock();
+            let State { space, arena, .. } = &mut *state;
+            arena.put_back(space, rest, gone);
+            arena.take_aliases_of_empty(space)
+        };
+        let mut left = Idles::default();
+        if !aliases.is_empty() {
+            let aliases = Idles {
+                aliases,
+                ..Idles::default()
+            };
+            // SAFETY: the aliases are out of the books, and no chunk goes with them.
+            let (_, stuck, cleared) = unsafe { mapped.release(aliases) };
+            (left, done) = (stuck, done.and(cleared));
+        }
         let empty: Vec<(usize, usize)> = {
             let mut state = self.state.lock();
             let State {
@@ -285,27 +300,23 @@ impl Pool {
                 retiring,
                 ..
             } = &mut *state;
-            arena.put_back(space, rest, gone);
+            arena.put_back(space, left, 0);
             let segments: Vec<_> = space.segments().collect();
-            let empty = segments
-                .into_iter()
+            let empty = (segments.into_iter())
+                // What is mapped there still would keep the driver from taking the addresses back.
+                .filter(|segment| !arena.has_alias_in(segment.base, segment.len))
                 .filter(|segment| space.remove_range(segment.base))
                 .map(|segment| {
                     retiring.remove(&segment.base);
-                    let end = segment.base.saturating_add(segment.len);
-                    aliases.extend(arena.take_aliases(&(segment.base..end)));
                     (segment.base, segment.len)
                 })
                 .collect();
             state.set_quota(&self.front);
             empty
         };
-        if !aliases.is_empty() {
-            // SAFETY: the aliases are out of the books.
-            done = done.and(unsafe { mapped.unmap(aliases) });
-        }
         for (start, len) in empty {
-            // SAFETY: the range is out of the books, since no memory lies in it.
+            // SAFETY: the range is out of the books, since no memory and no alias lies in it. Where a growth that failed left
+            // something mapped, the driver refuses.
             done = done.and(unsafe { mapped.free_range(start, len) });
         }
         done.map(|()| gone)

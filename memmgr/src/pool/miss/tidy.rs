@@ -143,16 +143,16 @@ impl State {
             true => CALLS_ASLEEP,
             false => CALLS,
         };
+        // Whatever moves, all chunks are looked at.
+        let chunks = self.arena.chunks() as u64;
         let is_little = steps.saturating_mul(each) <= calls || {
-            let chunks = self.arena.chunks() as u64;
             let most = remapped.min(chunks);
             let others = self.tidied.others(self.counters.remaps);
             self.tidied.again
                 && !self.arena.has_pages_only()
-                && chunks / LOOKS <= calls
                 && self.tidied.own.saturating_add(most) <= others
         };
-        self.space.in_use() == 0 && moved > 0 && is_little
+        self.space.in_use() == 0 && moved > 0 && chunks / LOOKS <= calls && is_little
     }
 
     /// All memory is in one piece, or asleep, and there had been so many moves that mapped memory `before`.

@@ -23,7 +23,12 @@ impl Pool {
         self.end_epochs(None);
         segment::release_orphans();
         if let Some(mapped) = self.source.mapped() {
-            let excess = self.state.lock().space.reserved().saturating_sub(target);
+            let reserved = self.state.lock().space.reserved();
+            let excess = reserved.saturating_sub(target);
+            if excess == 0 && reserved > 0 {
+                // What sleeps goes on sleeping.
+                return Ok(0);
+            }
             return self.release_chunks(mapped, excess, |_, _| true);
         }
         self.release_surplus(target, |_| true)
@@ -92,9 +97,12 @@ impl Pool {
         if seen.len() <= looks as usize {
             return Ok(true);
         }
-        let least = seen.iter().copied().min().unwrap_or(0);
+        let most = seen.iter().copied().min().unwrap_or(0).min(excess);
         seen.clear();
-        self.release_chunks(mapped, least.min(excess), |_, _| true)?;
+        // What sleeps goes on sleeping where nothing is to go.
+        if most > 0 {
+            self.release_chunks(mapped, most, |_, _| true)?;
+        }
         Ok(self.state.lock().space.reserved() > target)
     }
 }
