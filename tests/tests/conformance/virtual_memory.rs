@@ -220,6 +220,35 @@ fn aliases() {
     destroy([s]);
 }
 
+fn one_of_two_goes() {
+    let (one, at) = reserve(3 * CHUNK);
+    let (two, handle) = create(CHUNK);
+    assert_eq!((one, two), (0, 0));
+    let also = at + 2 * CHUNK as u64;
+    is("map", (map(at, CHUNK, handle), allow(at, CHUNK)), (0, 0));
+    let mapped = (map(also, CHUNK, handle), allow(also, CHUNK));
+    is("map it a second time", mapped, (0, 0));
+    let s = stream();
+    timed(
+        "unmapping one while the other is filled",
+        s,
+        Returns,
+        || {
+            for _ in 0..100 {
+                ok!(cudaMemsetAsync(at as Pointer, 7, CHUNK, s));
+            }
+            unmap(also, CHUNK)
+        },
+    );
+    ok!(cudaStreamSynchronize(s));
+    let filled = read(at as Pointer, CHUNK) == vec![7; CHUNK];
+    is("the fills", filled, true);
+    is("unmap", unmap(at, CHUNK), 0);
+    is("release", release(handle), 0);
+    is("give back", give_back(at, 3 * CHUNK), 0);
+    destroy([s]);
+}
+
 fn refused() {
     let (v, s) = (Mapped::new(CHUNK, 1), stream());
     is("cudaFree", cuda!(cudaFree(v.pointer(0))), 1);
@@ -369,6 +398,7 @@ facts! {
     counted, Documentation: "Physical memory is taken when it is created, and comes back when it is both released and unmapped";
     moves, Gpu: "A chunk keeps its contents when it is mapped elsewhere";
     aliases, Gpu: "A chunk can be mapped at two addresses, shows at each what was written at the other, and stays at one when the other is unmapped";
+    one_of_two_goes, Documentation: "Of two addresses of a chunk one can be unmapped while work runs through the other";
     refused, Gpu: "`cudaFree` and `cudaFreeAsync` refuse mapped memory (1)";
     ranges, Gpu: "The range of an interior pointer to mapped memory is its chunk";
     holes, Gpu: "A taken place is not mapped over (1), a hole gets no access (1) and has no range (500), but is unmapped with 0; no access, no device pointer";
