@@ -222,7 +222,7 @@ fn a_trace_is_replayed_in_all_modes_and_written_as_json() {
                 .iter()
                 .all(|ns| ns.as_f64().is_some_and(|ns| ns > 0.0))
         );
-        assert_eq!(row.as_object().map(serde_json::Map::len), Some(15));
+        assert_eq!(row.as_object().map(serde_json::Map::len), Some(16));
         for figure in [
             "internal_waste",
             "external_waste",
