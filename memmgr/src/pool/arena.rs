@@ -297,9 +297,10 @@ impl Arena {
             }
             behind = start.saturating_add(chunk.len);
         }
-        self.check_asleep(space)?;
-        self.check_aliases(space)?;
-        space.mapped_parts().into_iter().try_for_each(|part| {
+        let parts = space.mapped_parts();
+        self.check_asleep(space, &parts)?;
+        self.check_aliases(space, &parts)?;
+        parts.into_iter().try_for_each(|part| {
             let mut at = part.start;
             while at < part.end {
                 match self.chunk_at(at) {

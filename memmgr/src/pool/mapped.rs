@@ -199,29 +199,28 @@ impl Mapped {
         // Where the device cannot be asked for, all of it stays.
         let mut all = Some(idles);
         let done = on_device(self.device, || {
-            let idles = all.take().unwrap_or_default();
+            let mut idles = all.take().unwrap_or_default();
             let mut first = Ok(());
-            // SAFETY: as this function demands.
-            let stuck = unsafe { self.clear(idles.aliases, &mut first) };
-            let stuck_chunks: BTreeSet<RawChunk> =
-                stuck.iter().map(|(_, chunk)| chunk.raw).collect();
+            for (at, chunk) in idles.aliases {
+                // SAFETY: nothing lies there in the books, and so nobody uses these addresses.
+                if let Err(error) = unsafe { driver::unmap(at, chunk.len) } {
+                    rest.aliases.push((at, chunk));
+                    first = first.and(Err(error));
+                }
+            }
+            let stuck: BTreeSet<RawChunk> =
+                rest.aliases.iter().map(|(_, chunk)| chunk.raw).collect();
             for taken in idles.mapped {
-                if stuck_chunks.contains(&taken.chunk.raw) {
+                if stuck.contains(&taken.chunk.raw) {
                     // It would not give its memory back.
                     rest.mapped.push(taken);
                     continue;
                 }
                 // SAFETY: as this function demands.
-                if let Err(error) = unsafe { driver::unmap(taken.start, taken.chunk.len) } {
-                    rest.mapped.push(taken);
-                    first = first.and(Err(error));
-                    continue;
-                }
-                // SAFETY: it is mapped nowhere, and out of the books.
-                match unsafe { driver::release(taken.chunk.raw) } {
-                    Ok(()) => gone = gone.saturating_add(taken.len),
+                match unsafe { driver::unmap(taken.start, taken.chunk.len) } {
+                    Ok(()) => idles.unmapped.push((taken.chunk, taken.len)),
                     Err(error) => {
-                        rest.unmapped.push((taken.chunk, taken.len));
+                        rest.mapped.push(taken);
                         first = first.and(Err(error));
                     }
                 }
@@ -236,33 +235,9 @@ impl Mapped {
                     }
                 }
             }
-            rest.aliases = stuck;
             first
         });
         (gone, all.unwrap_or(rest), done)
-    }
-
-    /// Unmaps aliases, as many as the driver lets go, on the current device; those that stay, and the first error if there was
-    /// none yet.
-    ///
-    /// # Safety
-    /// They are out of the books.
-    unsafe fn clear(
-        &self,
-        aliases: Vec<(usize, Chunk)>,
-        first: &mut Result<()>,
-    ) -> Vec<(usize, Chunk)> {
-        let mut stuck = Vec::new();
-        for (at, chunk) in aliases {
-            // SAFETY: nothing lies there in the books, and so nobody uses these addresses.
-            if let Err(error) = unsafe { driver::unmap(at, chunk.len) } {
-                stuck.push((at, chunk));
-                if first.is_ok() {
-                    *first = Err(error);
-                }
-            }
-        }
-        stuck
     }
 }
 

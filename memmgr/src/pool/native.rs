@@ -96,12 +96,13 @@ pub(crate) fn has_orphans() -> bool {
     !lock(&ORPHANS).is_empty()
 }
 
-/// Gives back what managers left. Waits for their frees; what cannot be waited for stays.
+/// Gives back what managers left. Waits for the frees of a pool, as far as that is possible.
 pub(crate) fn release_orphans() {
     let orphans = std::mem::take(&mut *lock(&ORPHANS));
     for orphan in orphans {
-        orphan.wait_for_frees();
-        drop(orphan);
+        if orphan.own.get().is_some() {
+            orphan.wait_for_frees();
+        }
     }
 }
 

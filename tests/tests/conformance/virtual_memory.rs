@@ -189,9 +189,8 @@ fn moves() {
     is("give back", give_back(elsewhere, 4 * CHUNK), 0);
 }
 
-fn aliases() {
-    let bytes = pattern(CHUNK);
-    let other: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
+/// A chunk at two addresses of one reservation, and its handle.
+fn mapped_twice() -> (u64, u64, u64) {
     let (one, at) = reserve(3 * CHUNK);
     let (two, handle) = create(CHUNK);
     assert_eq!((one, two), (0, 0));
@@ -199,6 +198,13 @@ fn aliases() {
     is("map", (map(at, CHUNK, handle), allow(at, CHUNK)), (0, 0));
     let mapped = (map(also, CHUNK, handle), allow(also, CHUNK));
     is("map it a second time", mapped, (0, 0));
+    (at, also, handle)
+}
+
+fn aliases() {
+    let bytes = pattern(CHUNK);
+    let other: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
+    let (at, also, handle) = mapped_twice();
     let s = stream();
     for (name, to, from, bytes) in [
         ("what one shows of the other", at, also, &bytes),
@@ -221,13 +227,7 @@ fn aliases() {
 }
 
 fn one_of_two_goes() {
-    let (one, at) = reserve(3 * CHUNK);
-    let (two, handle) = create(CHUNK);
-    assert_eq!((one, two), (0, 0));
-    let also = at + 2 * CHUNK as u64;
-    is("map", (map(at, CHUNK, handle), allow(at, CHUNK)), (0, 0));
-    let mapped = (map(also, CHUNK, handle), allow(also, CHUNK));
-    is("map it a second time", mapped, (0, 0));
+    let (at, also, handle) = mapped_twice();
     let s = stream();
     timed(
         "unmapping one while the other is filled",

@@ -9,7 +9,10 @@
 
 use super::{Arena, Chunk};
 use crate::{cuda::virtual_memory::RawChunk, pool::best_fit::Space};
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 /// So many aliases a chunk there may be, on average.
 const EACH: usize = 4;
@@ -32,15 +35,11 @@ impl Aliases {
     }
 
     /// Those that begin behind an address, and before an end: with where the memory lies.
-    pub fn between(
-        &self,
-        addr: usize,
-        end: usize,
-    ) -> impl Iterator<Item = (usize, Chunk, usize)> + '_ {
+    pub fn between(&self, addr: usize, end: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
         let inside = (addr + 1 < end).then(|| self.by_addr.range(addr + 1..end));
         inside.into_iter().flatten().filter_map(|(at, chunk)| {
             let (lies, _) = self.chunks.get(&chunk.raw)?;
-            Some((*at, *chunk, *lies))
+            Some((*at, *lies))
         })
     }
 
@@ -96,14 +95,13 @@ impl Aliases {
 
     /// Takes those of some chunks out, by chunk.
     pub fn take(&mut self, chunks: impl Iterator<Item = Chunk>) -> Vec<(usize, Chunk)> {
-        let gone: Vec<RawChunk> = chunks
+        let gone: BTreeSet<RawChunk> = chunks
             .map(|chunk| chunk.raw)
             .filter(|raw| self.chunks.contains_key(raw))
             .collect();
         if gone.is_empty() {
             return Vec::new();
         }
-        let gone: std::collections::BTreeSet<RawChunk> = gone.into_iter().collect();
         self.take_where(|_, chunk| gone.contains(&chunk.raw))
     }
 
@@ -196,8 +194,11 @@ impl Cover {
 
 impl Arena {
     /// What the books of the space and of the chunks say of aliases.
-    pub(super) fn check_aliases<T: Default>(&self, space: &Space<T>) -> Result<(), String> {
-        let parts = space.mapped_parts();
+    pub(super) fn check_aliases<T: Default>(
+        &self,
+        space: &Space<T>,
+        parts: &[Range<usize>],
+    ) -> Result<(), String> {
         let mapped: BTreeMap<usize, Chunk> = (self.chunks.iter().chain(&self.asleep))
             .map(|(at, chunk)| (*at, *chunk))
             .collect();

@@ -79,8 +79,8 @@ impl<'a> Sleepers<'a> {
         let (from, end) = (to.max(self.looked), to.saturating_add(left));
         let stock = self.found()?;
         let mut behind = arena.aliases.between(from, end);
-        let next = behind.find(|(_, _, lies)| stock.has(*lies));
-        let place = next.map_or(end, |(at, _, _)| at);
+        let next = behind.find(|(_, lies)| stock.has(*lies));
+        let place = next.map_or(end, |(at, _)| at);
         let left = place - to;
         self.looked = from.max(place.saturating_sub(1));
         let stock = self.found()?;
@@ -178,12 +178,15 @@ impl Arena {
     }
 
     /// What the books of the space say of chunks that sleep.
-    pub(super) fn check_asleep<T: Default>(&self, space: &Space<T>) -> Result<(), String> {
+    pub(super) fn check_asleep<T: Default>(
+        &self,
+        space: &Space<T>,
+        parts: &[Range<usize>],
+    ) -> Result<(), String> {
         let lens = self.asleep.values().map(|chunk| chunk.len);
         if lens.fold(0usize, usize::saturating_add) != self.sleeping {
             return Err("the chunks that sleep are miscounted".into());
         }
-        let parts = space.mapped_parts();
         for (start, chunk) in &self.asleep {
             let end = start.saturating_add(chunk.len);
             let overlaps = |from: usize, to: usize| from < end && *start < to;

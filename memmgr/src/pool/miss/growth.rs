@@ -21,7 +21,7 @@ use crate::{
     sync::thread,
 };
 
-/// So many times as many chunks as there are may move, and one more with every so many calls, before more memory is made
+/// So many times as many chunks as there are may be mapped elsewhere, and one more with every so many calls, before more memory is made
 /// instead: a program whose requests miss again and again would otherwise move the same memory for ever, at some tens of
 /// microseconds a request. As it is, moving costs a call less than a fifth of a microsecond in the long run.
 const MOVES: usize = 4;

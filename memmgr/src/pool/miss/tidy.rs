@@ -20,7 +20,7 @@ use crate::{
     sync::thread,
 };
 
-/// As many calls must be made for each step that a pool of sleeping chunks takes again: a chunk that moves, a growth.
+/// As many calls must be made for each step that a pool of sleeping chunks takes again: a chunk that is mapped elsewhere, a growth.
 const CALLS_ASLEEP: u64 = 128;
 /// So many moves that map nothing count as one.
 const FREE: u64 = 16;
