@@ -51,7 +51,7 @@ pub(super) struct Span {
     pub right: Slot,
     /// The span above it.
     pub parent: Slot,
-    /// The node of the index in which the tree hangs.
+    /// Where in the index the tree hangs; only the lowest span knows that for sure.
     pub node: u32,
     /// Whether it is in that tree; only the recent span is not.
     pub filed: bool,
@@ -294,6 +294,21 @@ impl<T: Default> Blocks<T> {
                 &mut self.stray_span
             }
         }
+    }
+
+    /// Notes that a free block is in the index, and where.
+    #[inline]
+    pub fn file(&mut self, slot: Slot, node: u32) {
+        let span = self.span_mut(slot);
+        (span.node, span.filed) = (node, true);
+    }
+
+    /// Notes that a free block is in the index no more; what it knows of its place there.
+    #[inline]
+    pub fn unfile(&mut self, slot: Slot) -> Span {
+        let span = self.span_mut(slot);
+        span.filed = false;
+        *span
     }
 
     /// Adds a block behind `prev` in its segment (alone if that is none). [`Slot::NONE`] if there is no room.

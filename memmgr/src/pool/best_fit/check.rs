@@ -235,6 +235,8 @@ impl<T: Default> Space<T> {
                 "class {id:?} has {} spans in the index instead of {spans}",
                 class.index.count()
             );
+            (class.index.check(&self.blocks))
+                .map_err(|what| format!("the index of class {id:?}: {what}"))?;
             let mut last: Option<Entry> = None;
             let mut count = 0;
             for entry in class.index.at_least(&self.nodes, &self.blocks, 0) {

@@ -43,7 +43,6 @@ mod check;
 mod gaps;
 mod index;
 mod live;
-mod long;
 mod owners;
 mod pages;
 mod runs;

@@ -112,62 +112,87 @@ impl Both {
         assert_eq!(all_blocks(&self.space), self.oracle.blocks());
     }
 
-    /// How many long spans the class has that has most of them, but for the recent one.
-    fn most_long(&self) -> usize {
+    /// How many lengths the class has in no order, in lists and in order that has most of them.
+    fn most_lengths(&self) -> [usize; 3] {
         let classes = self.space.owners.classes();
-        classes
-            .map(|(_, class)| class.index.long_count())
-            .max()
-            .unwrap_or(0)
+        let lengths = classes.map(|(_, class)| class.index.lengths());
+        lengths.fold([0; 3], |most, lengths| {
+            std::array::from_fn(|way| most[way].max(lengths[way]))
+        })
     }
 }
 
-#[test]
-fn long_spans_are_found_however_many_they_are() {
-    for seed in 1..=3 {
-        let mut both = Both::new(seed, &[6 << 30, 7 << 30]);
-        let (mut most, mut turns) = (0, 0);
-        for _ in 0..3 {
-            // All of it in blocks, of which few lengths are the same.
-            loop {
-                let size = match both.random.below(8) {
-                    0 => MIB * (1 + both.random.below(63)),
-                    1..=4 => 64 * MIB,
-                    5 => 64 * MIB + GRANULE,
-                    _ => MIB * (64 + both.random.below(64)),
-                };
-                let fits = if both.random.below(4) == 0 {
-                    both.allocate(size)
-                } else {
-                    both.take_single(size)
-                };
-                if !fits && both.most_long() < 8 {
-                    break;
-                }
-                if !fits {
-                    both.rename(true);
-                }
+/// Spans of few and of many lengths in turn, below `most` bytes and with half of them of `common` bytes, beside the oracle: which
+/// ways of keeping lengths were in use, and how often one that had been was not any more.
+fn many_lengths_and_few(seed: u64, common: usize, most: usize) -> ([bool; 3], usize) {
+    let mut both = Both::new(seed, &[160 * most, 90 * most]);
+    let (mut used, mut left) = ([false; 3], 0);
+    let mut before = [0; 3];
+    let mut look = |both: &Both| {
+        let now = both.most_lengths();
+        left += (1..3)
+            .filter(|way| before[*way] > 0 && now[*way] == 0)
+            .count();
+        used = std::array::from_fn(|way| used[way] || now[way] > 0);
+        before = now;
+    };
+    for _ in 0..4 {
+        // Nearly all of it in blocks, then nearly nothing.
+        let (mut refused, mut turn) = (0, 0);
+        while refused < 8 {
+            let size = match both.random.below(4) {
+                0 | 1 => common,
+                2 => common + GRANULE,
+                _ => GRANULE * (1 + both.random.below(most / GRANULE)),
+            };
+            let fits = if both.random.below(4) == 0 {
+                both.allocate(size)
+            } else {
+                both.take_single(size)
+            };
+            if !fits {
+                refused += 1;
+                both.rename(true);
             }
-            both.check();
-            most = 0;
-            while most < 64 && both.oracle.live().len() > 8 {
-                both.free();
-                if both.random.below(8) == 0 {
-                    both.take_single(64 * MIB);
-                }
-                if both.random.below(40) == 0 {
-                    both.allocate_ranked(100 * MIB);
-                }
-                most = most.max(both.most_long());
-                both.check();
-            }
-            turns += usize::from(most > 48);
-            for _ in 0..4 {
-                both.rename(false);
+            look(&both);
+            turn += 1;
+            if turn % 16 == 0 {
                 both.check();
             }
         }
-        assert!(turns > 0, "the spans were never many: {most}");
+        while both.oracle.live().len() > 8 {
+            both.free();
+            if both.random.below(8) == 0 {
+                both.take_single(common);
+            }
+            if both.random.below(60) == 0 {
+                both.allocate_ranked(common * 3 / 2);
+            }
+            look(&both);
+            turn += 1;
+            if turn % 16 == 0 {
+                both.check();
+            }
+        }
+        for _ in 0..4 {
+            both.rename(false);
+            both.check();
+        }
+        look(&both);
+    }
+    (used, left)
+}
+
+#[test]
+fn spans_are_found_however_many_lengths_they_have() {
+    for seed in 1..=2 {
+        let (used, left) = many_lengths_and_few(seed, 64 * MIB, 128 * MIB);
+        assert!(
+            used.iter().all(|used| *used) && left > 2,
+            "{used:?}, {left}"
+        );
+        let (used, left) = many_lengths_and_few(seed, MIB, 2 * MIB);
+        assert!(used[0] && used[1] && left > 1, "{used:?}, {left}");
     }
 }
 

@@ -1,0 +1,249 @@
+//! A few lengths in no order. A search looks at all of them, without a branch for each: that costs less than to keep an order.
+
+use super::{Entry, tree};
+use crate::pool::best_fit::{
+    GRANULE,
+    blocks::{Blocks, Slot},
+};
+
+/// How many lengths there may be.
+const MOST: usize = 48;
+/// How many words are looked at together, each with a smallest one of its own: so that none waits for the one before.
+const LANES: usize = 4;
+/// How many lengths that are there are told apart by a look at `seen`.
+const BUCKETS: usize = 256;
+
+/// The lengths, and their spans.
+#[derive(Debug)]
+pub(super) struct Flat {
+    /// A word for each length: the length, with its own place here in the bits below the granule. 0 up to a multiple of [`LANES`].
+    words: Vec<usize>,
+    /// The lowest span of each length, which knows its place.
+    heads: Vec<Slot>,
+    /// How many lengths fall into each bucket; empty as long as there are no lengths.
+    seen: Vec<u8>,
+}
+
+#[inline]
+fn place_of(word: usize) -> usize {
+    word % GRANULE
+}
+
+#[inline]
+fn len_of(word: usize) -> usize {
+    word & !(GRANULE - 1)
+}
+
+#[inline]
+fn bucket(len: usize) -> usize {
+    ((len / GRANULE) as u32).wrapping_mul(0x9e37_79b1) as usize >> 24
+}
+
+impl Flat {
+    /// No lengths.
+    pub const fn new() -> Self {
+        Self {
+            words: Vec::new(),
+            heads: Vec::new(),
+            seen: Vec::new(),
+        }
+    }
+
+    /// How many lengths there are.
+    #[inline]
+    pub fn lengths(&self) -> usize {
+        self.heads.len()
+    }
+
+    /// Whether no further length can come.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.heads.len() >= MOST
+    }
+
+    /// The word of the smallest length of at least `len` bytes, a multiple of the granule and not 0.
+    #[inline]
+    fn best(&self, len: usize) -> Option<usize> {
+        // What is too short is far above all others then.
+        let mut least = [usize::MAX; LANES];
+        for words in self.words.chunks_exact(LANES) {
+            for (least, word) in least.iter_mut().zip(words) {
+                *least = word.wrapping_sub(len).min(*least);
+            }
+        }
+        let [a, b, c, d] = least;
+        len.checked_add(a.min(b).min(c.min(d)))
+    }
+
+    /// The place of a length.
+    #[inline]
+    fn place(&self, len: usize) -> Option<usize> {
+        match self.seen.get(bucket(len)) {
+            None | Some(0) => None,
+            Some(_) => {
+                let word = self.best(len)?;
+                (len_of(word) == len).then_some(place_of(word))
+            }
+        }
+    }
+
+    /// The lowest span of exactly `len` bytes.
+    #[inline]
+    pub fn exact(&self, len: usize) -> Option<Slot> {
+        self.heads.get(self.place(len)?).copied()
+    }
+
+    /// The lowest of the smallest spans of at least `len` bytes, a multiple of the granule and not 0.
+    #[inline]
+    pub fn smallest(&self, len: usize) -> Option<Slot> {
+        self.heads.get(place_of(self.best(len)?)).copied()
+    }
+
+    /// Adds a span. False if it has a length of its own and there are too many already; then nothing has changed.
+    #[inline]
+    pub fn insert<T: Default>(&mut self, blocks: &mut Blocks<T>, entry: Entry) -> bool {
+        if let Some(place) = self.place(entry.len) {
+            blocks.file(entry.slot, place as u32);
+            if let Some(head) = self.heads.get_mut(place) {
+                *head = tree::insert(blocks, *head, entry);
+            }
+            return true;
+        }
+        if self.is_full() {
+            return false;
+        }
+        self.push(blocks, entry.len, entry.slot);
+        true
+    }
+
+    /// Adds all spans of a length that none has here; `head` is the lowest. There is room.
+    pub fn adopt<T: Default>(&mut self, blocks: &mut Blocks<T>, head: Slot) {
+        self.push(blocks, blocks.at(head).len, head);
+    }
+
+    #[inline]
+    fn push<T: Default>(&mut self, blocks: &mut Blocks<T>, len: usize, head: Slot) {
+        let place = self.heads.len();
+        if place == self.words.len() {
+            self.make_room();
+        }
+        if let Some((word, seen)) = self
+            .words
+            .get_mut(place)
+            .zip(self.seen.get_mut(bucket(len)))
+        {
+            *word = len | place;
+            *seen = seen.saturating_add(1);
+        }
+        self.heads.push(head);
+        blocks.file(head, place as u32);
+    }
+
+    #[cold]
+    fn make_room(&mut self) {
+        // All that it will ever need, so that a free needs no memory later.
+        self.words
+            .reserve_exact(MOST.saturating_sub(self.words.len()));
+        self.heads
+            .reserve_exact(MOST.saturating_sub(self.heads.len()));
+        self.words.extend([0; LANES]);
+        self.seen.resize(BUCKETS, 0);
+    }
+
+    /// Removes a span, which is there.
+    #[inline]
+    pub fn remove<T: Default>(&mut self, blocks: &mut Blocks<T>, slot: Slot) {
+        let span = blocks.unfile(slot);
+        // Of the spans of one length only the lowest knows its place for sure.
+        let (place, is_alone) = (span.node as usize, span.is_alone());
+        let is_lowest = self.heads.get(place) == Some(&slot);
+        if is_alone {
+            debug_assert!(is_lowest, "a free span is missing in its index");
+            if is_lowest {
+                self.drop_length(blocks, place);
+            }
+            return;
+        }
+        let lowest = tree::remove(blocks, slot);
+        if is_lowest && let Some(head) = self.heads.get_mut(place) {
+            *head = lowest;
+            blocks.file(lowest, place as u32);
+        }
+    }
+
+    /// Removes the length at a place; the last one takes the place.
+    #[inline]
+    fn drop_length<T: Default>(&mut self, blocks: &mut Blocks<T>, place: usize) {
+        let last = self.heads.len().saturating_sub(1);
+        self.heads.swap_remove(place);
+        let moved = self.words.get_mut(last).map_or(0, std::mem::take);
+        let mut gone = moved;
+        if let Some(head) = self.heads.get(place) {
+            blocks.file(*head, place as u32);
+            if let Some(word) = self.words.get_mut(place) {
+                gone = std::mem::replace(word, len_of(moved) | place);
+            }
+        }
+        if let Some(seen) = self.seen.get_mut(bucket(len_of(gone))) {
+            *seen = seen.saturating_sub(1);
+        }
+    }
+
+    /// Takes out all spans below `floor` bytes, length by length; `adopt` is given the lowest span of each.
+    pub fn release<T: Default>(
+        &mut self,
+        floor: usize,
+        blocks: &mut Blocks<T>,
+        mut adopt: impl FnMut(&mut Blocks<T>, Slot),
+    ) {
+        // From the end, so that none that was not looked at takes a place that was.
+        for place in (0..self.heads.len()).rev() {
+            let Some(head) = self.heads.get(place).copied() else {
+                continue;
+            };
+            if blocks.at(head).len < floor {
+                self.drop_length(blocks, place);
+                adopt(blocks, head);
+            }
+        }
+    }
+
+    /// The greatest length.
+    pub fn longest(&self) -> Option<usize> {
+        self.words
+            .iter()
+            .max()
+            .map(|word| len_of(*word))
+            .filter(|len| *len > 0)
+    }
+
+    /// What is wrong, if anything is.
+    pub fn check<T: Default>(&self, blocks: &Blocks<T>) -> Result<(), String> {
+        let mut seen = vec![0; self.seen.len()];
+        for (place, head) in self.heads.iter().enumerate() {
+            let len = blocks.at(*head).len;
+            if self.words.get(place) != Some(&(len | place))
+                || blocks.span(*head).node as usize != place
+            {
+                return Err(format!(
+                    "the span of {len} bytes at place {place} is not there"
+                ));
+            }
+            if let Some(seen) = seen.get_mut(bucket(len)) {
+                *seen += 1;
+            }
+        }
+        if seen != self.seen {
+            return Err("the lengths are not those that were counted".to_string());
+        }
+        if self
+            .words
+            .iter()
+            .skip(self.heads.len())
+            .any(|word| *word != 0)
+        {
+            return Err("there are lengths without spans".to_string());
+        }
+        Ok(())
+    }
+}
