@@ -10,11 +10,19 @@ use super::blocks::{Blocks, Slot};
 /// An empty place: its slot is none.
 const EMPTY: u64 = u64::MAX;
 
+/// From this number of places on half of them may be taken, and not a quarter: a search among few places seldom goes past the
+/// first, and a processor guesses right that it does not.
+const SOME: usize = 1024;
+/// And from this number on three quarters.
+const MANY: usize = 16384;
+
 /// The live blocks by address.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     places: Vec<u64>,
     len: usize,
+    /// With so many blocks it grows.
+    most: usize,
 }
 
 /// What of an address a place holds: the number of its granule, as far as it fits.
@@ -89,8 +97,7 @@ impl Table {
     /// Adds a block, which is not there.
     #[inline]
     pub fn insert(&mut self, addr: usize, slot: Slot) {
-        // A quarter stays empty, so that a search ends soon.
-        if (self.len + 1).saturating_mul(4) > self.places.len().saturating_mul(3) {
+        if self.len >= self.most {
             self.grow();
         }
         self.len += 1;
@@ -116,6 +123,11 @@ impl Table {
     #[cold]
     fn grow(&mut self) {
         let size = (self.places.len() / 2).saturating_mul(3).max(64);
+        self.most = match size {
+            MANY.. => size - size / 4,
+            SOME.. => size / 2,
+            _ => size / 4,
+        };
         let old = std::mem::replace(&mut self.places, vec![EMPTY; size]);
         for entry in old {
             if entry != EMPTY {

@@ -8,15 +8,15 @@ use crate::pool::best_fit::{
 
 /// How many lengths there may be.
 const MOST: usize = 48;
-/// How many words are looked at together, each with a smallest one of its own: so that none waits for the one before.
-const LANES: usize = 4;
+/// How many words are looked at together.
+const TOGETHER: usize = 8;
 /// How many lengths that are there are told apart by a look at `seen`.
 const BUCKETS: usize = 256;
 
 /// The lengths, and their spans.
 #[derive(Debug)]
 pub(super) struct Flat {
-    /// A word for each length: the length, with its own place here in the bits below the granule. 0 up to a multiple of [`LANES`].
+    /// A word for each length: the length, with its own place here in the bits below the granule. 0 up to a multiple of [`TOGETHER`].
     words: Vec<usize>,
     /// The lowest span of each length, which knows its place.
     heads: Vec<Slot>,
@@ -64,15 +64,20 @@ impl Flat {
     /// The word of the smallest length of at least `len` bytes, a multiple of the granule and not 0.
     #[inline]
     fn best(&self, len: usize) -> Option<usize> {
-        // What is too short is far above all others then.
-        let mut least = [usize::MAX; LANES];
-        for words in self.words.chunks_exact(LANES) {
-            for (least, word) in least.iter_mut().zip(words) {
-                *least = word.wrapping_sub(len).min(*least);
-            }
+        // By how much each is too long; what is too short is far above all others then. Of four words the two pairs do not wait
+        // for each other.
+        let mut least = usize::MAX;
+        let used = self.heads.len().div_ceil(TOGETHER);
+        let (four, _) = self.words.as_chunks::<TOGETHER>();
+        for [a, b, c, d, e, f, g, h] in four.iter().take(used) {
+            let left = a.wrapping_sub(len).min(b.wrapping_sub(len));
+            let right = c.wrapping_sub(len).min(d.wrapping_sub(len));
+            let low = left.min(right);
+            let left = e.wrapping_sub(len).min(f.wrapping_sub(len));
+            let right = g.wrapping_sub(len).min(h.wrapping_sub(len));
+            least = low.min(left.min(right)).min(least);
         }
-        let [a, b, c, d] = least;
-        len.checked_add(a.min(b).min(c.min(d)))
+        len.checked_add(least)
     }
 
     /// The place of a length.
@@ -146,7 +151,7 @@ impl Flat {
             .reserve_exact(MOST.saturating_sub(self.words.len()));
         self.heads
             .reserve_exact(MOST.saturating_sub(self.heads.len()));
-        self.words.extend([0; LANES]);
+        self.words.extend([0; TOGETHER]);
         self.seen.resize(BUCKETS, 0);
     }
 

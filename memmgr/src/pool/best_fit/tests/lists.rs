@@ -174,8 +174,8 @@ fn many_lengths_and_few(seed: u64, common: usize, most: usize) -> ([bool; 3], us
                 both.check();
             }
         }
-        for _ in 0..4 {
-            both.rename(false);
+        for _ in 0..20 {
+            both.rename(true);
             both.check();
         }
         look(&both);
