@@ -129,7 +129,7 @@ impl<T> Block<T> {
     /// The first address behind the block. Segments do not run past the last address, so it exists.
     #[inline]
     pub fn end(&self) -> usize {
-        self.addr.saturating_add(self.len)
+        self.addr.wrapping_add(self.len)
     }
 
     /// The owner, if the block is free.
@@ -361,7 +361,7 @@ impl<T: Default> Blocks<T> {
         }
         let slot = self.vacant;
         self.vacant = self.at(slot).next;
-        self.vacant_count = self.vacant_count.saturating_sub(1);
+        self.vacant_count = self.vacant_count.wrapping_sub(1);
         slot
     }
 

@@ -87,7 +87,7 @@ impl Index {
     /// Adds a span.
     #[inline]
     pub fn insert<T: Default>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>, entry: Entry) {
-        self.count = self.count.saturating_add(1);
+        self.count = self.count.wrapping_add(1);
         self.least = self.least.min(entry.len);
         if entry.len >= self.floor {
             if self.flat.insert(blocks, entry) {
@@ -143,7 +143,7 @@ impl Index {
     /// Removes a span, which is there.
     #[inline]
     pub fn remove<T: Default>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>, entry: Entry) {
-        self.count = self.count.saturating_sub(1);
+        self.count = self.count.wrapping_sub(1);
         if self.count == 0 {
             self.least = usize::MAX;
         }

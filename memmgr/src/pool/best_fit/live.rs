@@ -172,6 +172,6 @@ impl Table {
         if let Some(to) = self.places.get_mut(hole) {
             *to = EMPTY;
         }
-        self.len = self.len.saturating_sub(1);
+        self.len = self.len.wrapping_sub(1);
     }
 }

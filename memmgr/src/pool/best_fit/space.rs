@@ -408,7 +408,7 @@ impl<T: Default> Space<T> {
             return Err(FreeError::AlreadyFree);
         }
         self.live.remove(addr, slot);
-        self.in_use = self.in_use.saturating_sub(len);
+        self.in_use = self.in_use.wrapping_sub(len);
         self.coalesce(slot, owner);
         Ok(())
     }

@@ -10,7 +10,7 @@ use super::blocks::{Block, Body, Slot, Span};
 use super::index::Entry;
 use super::runs::Found;
 use super::space::{Recent, Space};
-use super::{Owner, OwnerId, OwnerList, Taken};
+use super::{ClassId, Owner, OwnerId, OwnerList, Taken};
 
 /// How much longer than one and a half times the number of spans an owner's list may be, and how many places of a longer one are looked at
 /// with each slot that comes.
@@ -44,7 +44,7 @@ impl<T: Default> Space<T> {
     #[inline]
     pub(super) fn enter(&mut self, start: usize, slot: Slot, size: usize) {
         self.live.insert(start, slot);
-        self.in_use = self.in_use.saturating_add(size);
+        self.in_use = self.in_use.wrapping_add(size);
     }
 
     /// Takes the first `size` bytes of a span as a live block that carries `datum`; the rest becomes the recent span.
@@ -56,13 +56,13 @@ impl<T: Default> Space<T> {
             self.recent = Recent::NONE;
         } else {
             self.file_recent();
-            self.unfile(first, owner);
+            self.unfile(first, self.owners.class_of(owner));
         }
         let block = self.blocks.at_mut(first);
         if !was_recent {
             behind_is_free = block.seam;
         }
-        let left = block.len.saturating_sub(size);
+        let left = block.len.wrapping_sub(size);
         block.body = Body::Live(datum);
         block.len = size;
         let behind = block.end();
@@ -70,9 +70,9 @@ impl<T: Default> Space<T> {
             debug_assert!(false, "no owner has this id");
             return;
         };
-        record.bytes = record.bytes.saturating_sub(size);
+        record.bytes = record.bytes.wrapping_sub(size);
         if left == 0 {
-            record.spans = record.spans.saturating_sub(1);
+            record.spans = record.spans.wrapping_sub(1);
             return;
         }
         let class = record.class;
@@ -87,7 +87,7 @@ impl<T: Default> Space<T> {
             len: left,
             seams: (false, behind_is_free),
         };
-        self.splits = self.splits.saturating_add(1);
+        self.splits = self.splits.wrapping_add(1);
         if self.starts.are_kept() {
             self.starts.add(&self.blocks, rest, behind);
         }
@@ -156,23 +156,23 @@ impl<T: Default> Space<T> {
         let (mut span, mut spans) = (slot, 1);
         if joins_next {
             let behind = self.blocks.at(next);
-            len = len.saturating_add(behind.len);
+            len = len.wrapping_add(behind.len);
             seams.1 = if takes_next {
                 recent_seams.1
             } else {
                 behind.seam
             };
-            self.unfile(next, id);
+            self.unfile(next, class);
             self.join(slot, next);
             spans -= 1;
         }
         if joins_prev {
             let before = self.blocks.at(prev);
             addr = before.addr;
-            len = len.saturating_add(before.len);
+            len = len.wrapping_add(before.len);
             // A seam before a span that is filed is noted.
             seams.0 = takes_prev && recent_seams.0;
-            self.unfile(prev, id);
+            self.unfile(prev, class);
             self.join(prev, slot);
             spans -= 1;
             span = prev;
@@ -187,18 +187,18 @@ impl<T: Default> Space<T> {
             seams,
         };
         if let Some(record) = self.owners.owner_mut(id) {
-            record.spans = record.spans.saturating_add_signed(spans);
-            record.bytes = record.bytes.saturating_add(added);
+            record.spans = record.spans.wrapping_add_signed(spans);
+            record.bytes = record.bytes.wrapping_add(added);
         }
     }
 
     /// Enters the recent span where free spans are found.
     #[inline]
     pub(super) fn file_recent(&mut self) {
-        let Recent { slot, seams, .. } = self.recent;
-        if !slot.is_none() {
+        let recent = self.recent;
+        if !recent.slot.is_none() {
             self.recent = Recent::NONE;
-            self.file(slot, seams);
+            self.file(recent);
         }
     }
 
@@ -207,25 +207,27 @@ impl<T: Default> Space<T> {
     /// The index forgets a span at once when it goes. The lists of owners and seams do not: a slot stays there, whatever its
     /// block becomes, until somebody walks the list and finds that it does not belong there, and it is not entered twice. So a
     /// span that comes and goes costs no list anything.
-    ///
-    /// `seams` says whether the blocks before and behind it may be free.
     #[inline]
-    fn file(&mut self, slot: Slot, seams: (bool, bool)) {
-        let block = self.blocks.at(slot);
-        let (prev, listed) = (block.prev, block.listed);
-        let entry = Entry {
-            len: block.len,
-            addr: block.addr,
+    fn file(&mut self, span: Recent) {
+        let Recent {
             slot,
-        };
-        let Some(owner) = block.owner() else {
-            debug_assert!(false, "a span that is to be filed is not free");
-            return;
-        };
+            owner,
+            class,
+            addr,
+            len,
+            seams,
+        } = span;
+        let block = self.blocks.at(slot);
+        debug_assert_eq!(
+            (block.owner(), block.addr, block.len),
+            (Some(owner), addr, len),
+            "a span that is to be filed is another"
+        );
+        let (prev, listed) = (block.prev, block.listed);
+        let entry = Entry { len, addr, slot };
         if listed != owner.0 && owner != OwnerId::IDLE {
             self.list(slot, owner);
         }
-        let class = self.owners.class_of(owner);
         if let Some(class) = self.owners.class_mut(class) {
             class.index.insert(&mut self.nodes, &mut self.blocks, entry);
         }
@@ -377,12 +379,11 @@ impl<T: Default> Space<T> {
 
     /// Takes a free span out of the index; its owner still counts it. Nothing happens to one that is not there.
     #[inline(always)]
-    fn unfile(&mut self, slot: Slot, owner: OwnerId) {
+    fn unfile(&mut self, slot: Slot, class: ClassId) {
         if !self.blocks.span(slot).filed {
             return;
         }
         let entry = Entry::of(&self.blocks, slot);
-        let class = self.owners.class_of(owner);
         if let Some(class) = self.owners.class_mut(class) {
             class.index.remove(&mut self.nodes, &mut self.blocks, entry);
         }
@@ -401,7 +402,7 @@ impl<T: Default> Space<T> {
             return slot;
         }
         self.blocks.at_mut(slot).len = left;
-        self.splits = self.splits.saturating_add(1);
+        self.splits = self.splits.wrapping_add(1);
         if self.starts.are_kept() {
             self.starts.add(&self.blocks, right, at);
         }
@@ -416,8 +417,8 @@ impl<T: Default> Space<T> {
         } = *self.blocks.at(right);
         self.blocks.remove(right);
         let block = self.blocks.at_mut(left);
-        block.len = block.len.saturating_add(len);
-        self.merges = self.merges.saturating_add(1);
+        block.len = block.len.wrapping_add(len);
+        self.merges = self.merges.wrapping_add(1);
         if self.starts.are_kept() {
             self.starts.remove(&self.blocks, right, addr, next);
         }
@@ -426,9 +427,10 @@ impl<T: Default> Space<T> {
     /// Makes a block that is in no index a free span of this owner.
     pub(super) fn attach(&mut self, slot: Slot, owner: OwnerId) {
         self.frees = self.frees.wrapping_add(1);
+        let class = self.owners.class_of(owner);
         let block = self.blocks.at_mut(slot);
         block.body = Body::Free(Span::of(owner));
-        let len = block.len;
+        let (addr, len) = (block.addr, block.len);
         if let Some(record) = self.owners.owner_mut(owner) {
             record.spans = record.spans.saturating_add(1);
             record.bytes = record.bytes.saturating_add(len);
@@ -436,7 +438,14 @@ impl<T: Default> Space<T> {
         let block = self.blocks.at(slot);
         let (prev, next) = (block.prev, block.next);
         let is_free = |slot| self.blocks.owner(slot).is_some();
-        self.file(slot, (is_free(prev), is_free(next)));
+        self.file(Recent {
+            slot,
+            owner,
+            class,
+            addr,
+            len,
+            seams: (is_free(prev), is_free(next)),
+        });
     }
 
     /// Takes a free span out of everything that knows free spans. It counts as live until it is attached again.
@@ -448,7 +457,7 @@ impl<T: Default> Space<T> {
         if self.recent.slot == slot {
             self.recent = Recent::NONE;
         }
-        self.unfile(slot, owner);
+        self.unfile(slot, self.owners.class_of(owner));
         let block = self.blocks.at_mut(slot);
         block.body = Body::Live(T::default());
         let len = block.len;

@@ -138,7 +138,7 @@ impl Flat {
             .zip(self.seen.get_mut(bucket(len)))
         {
             *word = len | place;
-            *seen = seen.saturating_add(1);
+            *seen = seen.wrapping_add(1);
         }
         self.heads.push(head);
         blocks.file(head, place as u32);
@@ -190,7 +190,7 @@ impl Flat {
             }
         }
         if let Some(seen) = self.seen.get_mut(bucket(len_of(gone))) {
-            *seen = seen.saturating_sub(1);
+            *seen = seen.wrapping_sub(1);
         }
     }
 

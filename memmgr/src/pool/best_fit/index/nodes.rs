@@ -270,7 +270,7 @@ impl Lists {
         let number = span.node;
         if span.is_alone() {
             nodes.clear(number, place);
-            self.lengths = self.lengths.saturating_sub(1);
+            self.lengths = self.lengths.wrapping_sub(1);
             return;
         }
         let is_lowest =
