@@ -53,8 +53,6 @@ pub(super) struct Span {
     pub parent: Slot,
     /// Where in the index the tree hangs; only the lowest span knows that for sure.
     pub node: u32,
-    /// Whether it is in that tree; only the recent span is not.
-    pub filed: bool,
 }
 
 impl Span {
@@ -67,7 +65,6 @@ impl Span {
             right: Slot::NONE,
             parent: Slot::NONE,
             node: 0,
-            filed: false,
         }
     }
 
@@ -294,21 +291,6 @@ impl<T: Default> Blocks<T> {
                 &mut self.stray_span
             }
         }
-    }
-
-    /// Notes that a free block is in the index, and where.
-    #[inline]
-    pub fn file(&mut self, slot: Slot, node: u32) {
-        let span = self.span_mut(slot);
-        (span.node, span.filed) = (node, true);
-    }
-
-    /// Notes that a free block is in the index no more; what it knows of its place there.
-    #[inline]
-    pub fn unfile(&mut self, slot: Slot) -> Span {
-        let span = self.span_mut(slot);
-        span.filed = false;
-        *span
     }
 
     /// Adds a block behind `prev` in its segment (alone if that is none). [`Slot::NONE`] if there is no room.

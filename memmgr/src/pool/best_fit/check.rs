@@ -132,10 +132,6 @@ impl<T: Default> Space<T> {
                 }
             }
             if owner.is_some() {
-                ensure!(
-                    self.blocks.span(slot).filed == (slot != self.recent.slot),
-                    "the span at {addr:#x} is wrong about being filed"
-                );
                 // The recent span may have seams that nobody has noted.
                 let pair = [slot, block.next];
                 let seam =
@@ -204,7 +200,7 @@ impl<T: Default> Space<T> {
             let listed = |span: &Slot| {
                 self.blocks.owner(*span) == Some(id)
                     && self.blocks.at(*span).listed == id.0
-                    && self.blocks.span(*span).filed
+                    && *span != self.recent.slot
             };
             let mut listed: Vec<Slot> = owner.list.iter().copied().filter(listed).collect();
             listed.sort_unstable();

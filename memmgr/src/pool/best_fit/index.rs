@@ -33,6 +33,14 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// No span; every span comes before it. No span is as long, and an index without spans says that it has none shorter than
+    /// `usize::MAX` bytes.
+    pub const NONE: Self = Self {
+        len: usize::MAX - 1,
+        addr: usize::MAX,
+        slot: Slot::NONE,
+    };
+
     /// A span as it is now.
     #[inline]
     pub fn of<T: Default>(blocks: &Blocks<T>, slot: Slot) -> Self {

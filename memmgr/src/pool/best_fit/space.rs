@@ -227,9 +227,10 @@ impl<T: Default> Space<T> {
         datum: impl FnOnce(OwnerId) -> T,
     ) -> Option<Single> {
         let size = round(size).filter(|_| self.blocks.has_room(1))?;
-        let Entry { addr, slot, .. } = self.best_at_once(size, own)?;
+        let (span, class) = self.best_at_once(size, own)?;
+        let Entry { addr, slot, .. } = span;
         let owner = self.blocks.owner(slot)?;
-        self.take_front(slot, owner, size, datum(owner));
+        self.take_front(span, Owner::new(owner, class), size, datum(owner));
         self.enter(addr, slot, size);
         Some(Single {
             addr,
@@ -239,50 +240,47 @@ impl<T: Default> Space<T> {
         })
     }
 
-    /// The smallest span of at least `size` bytes that is idle or of the class `own`; ties by address.
+    /// The smallest span of at least `size` bytes that is idle or of the class `own`, and its class; ties by address.
     #[inline]
-    fn best_at_once(&self, size: usize, own: ClassId) -> Option<Entry> {
+    fn best_at_once(&self, size: usize, own: ClassId) -> Option<(Entry, ClassId)> {
         let recent = &self.recent;
         let fits = recent.len >= size && (recent.class == own || recent.class == ClassId::IDLE);
-        let mut best = Entry {
-            len: usize::MAX,
-            addr: usize::MAX,
-            slot: Slot::NONE,
-        };
+        let mut best = (Entry::NONE, own);
         if fits {
-            best = Entry {
-                len: recent.len,
-                addr: recent.addr,
-                slot: recent.slot,
-            };
+            let Recent {
+                slot, addr, len, ..
+            } = *recent;
+            best = (Entry { len, addr, slot }, recent.class);
+        }
+        if own != ClassId::IDLE {
+            self.consider(own, size, &mut best);
+        }
+        self.consider(ClassId::IDLE, size, &mut best);
+        (!best.0.slot.is_none()).then_some(best)
+    }
+
+    /// Whether a class has a better span of at least `size` bytes than the best one so far.
+    #[inline]
+    fn consider(&self, id: ClassId, size: usize, best: &mut (Entry, ClassId)) {
+        let Some(ClassRecord { index }) = self.owners.class(id) else {
+            return;
+        };
+        // Many classes have no spans, and most no shorter one.
+        if index.least() > best.0.len {
+            return;
         }
         // Against a span that fits exactly, only another such at a lower address wins.
-        let mut consider = |id: ClassId| {
-            let Some(ClassRecord { index }) = self.owners.class(id) else {
-                return;
-            };
-            // Most classes have no shorter span.
-            if index.least() > best.len {
-                return;
-            }
-            let found = if best.len == size {
-                index.exact(&self.nodes, size)
-            } else {
-                index.smallest(&self.nodes, size)
-            };
-            if let Some(slot) = found {
-                let block = self.blocks.at(slot);
-                let (len, addr) = (block.len, block.addr);
-                if len < best.len || (len == best.len && addr < best.addr) {
-                    best = Entry { len, addr, slot };
-                }
-            }
+        let found = if best.0.len == size {
+            index.exact(&self.nodes, size)
+        } else {
+            index.smallest(&self.nodes, size)
         };
-        if own != ClassId::IDLE {
-            consider(own);
+        if let Some(slot) = found {
+            let entry = Entry::of(&self.blocks, slot);
+            if entry < best.0 {
+                *best = (entry, id);
+            }
         }
-        consider(ClassId::IDLE);
-        (!best.slot.is_none()).then_some(best)
     }
 
     /// The best span of these classes in which the request fits at its alignment.

@@ -26,7 +26,9 @@ impl<T: Default> Space<T> {
         let head = self.blocks.at(first);
         let (slot, owners) = match head.owner() {
             Some(owner) if start == head.addr && size <= head.len => {
-                self.take_front(first, owner, size, T::default());
+                let span = Entry::of(&self.blocks, first);
+                let class = self.owners.class_of(owner);
+                self.take_front(span, Owner::new(owner, class), size, T::default());
                 (first, OwnerList::of(owner))
             }
             _ => self.take_anywhere(found, size),
@@ -49,23 +51,25 @@ impl<T: Default> Space<T> {
 
     /// Takes the first `size` bytes of a span as a live block that carries `datum`; the rest becomes the recent span.
     #[inline]
-    pub(super) fn take_front(&mut self, first: Slot, owner: OwnerId, size: usize, datum: T) {
+    pub(super) fn take_front(&mut self, span: Entry, owner: Owner, size: usize, datum: T) {
+        let first = span.slot;
+        let Owner { id: owner, class } = owner;
         let was_recent = self.recent.slot == first;
         let mut behind_is_free = self.recent.seams.1;
         if was_recent {
             self.recent = Recent::NONE;
         } else {
             self.file_recent();
-            self.unfile(first, self.owners.class_of(owner));
+            self.unfile(span, class);
         }
         let block = self.blocks.at_mut(first);
         if !was_recent {
             behind_is_free = block.seam;
         }
-        let left = block.len.wrapping_sub(size);
+        let left = span.len.wrapping_sub(size);
         block.body = Body::Live(datum);
         block.len = size;
-        let behind = block.end();
+        let behind = span.addr.wrapping_add(size);
         let Some(record) = self.owners.owner_mut(owner) else {
             debug_assert!(false, "no owner has this id");
             return;
@@ -75,7 +79,6 @@ impl<T: Default> Space<T> {
             record.spans = record.spans.wrapping_sub(1);
             return;
         }
-        let class = record.class;
         let body = Body::Free(Span::of(owner));
         let rest = self.blocks.insert_after(first, behind, left, body);
         debug_assert!(!rest.is_none(), "no room for a block");
@@ -156,23 +159,37 @@ impl<T: Default> Space<T> {
         let (mut span, mut spans) = (slot, 1);
         if joins_next {
             let behind = self.blocks.at(next);
+            let entry = Entry {
+                len: behind.len,
+                addr: behind.addr,
+                slot: next,
+            };
             len = len.wrapping_add(behind.len);
             seams.1 = if takes_next {
                 recent_seams.1
             } else {
                 behind.seam
             };
-            self.unfile(next, class);
+            if !takes_next {
+                self.unfile(entry, class);
+            }
             self.join(slot, next);
             spans -= 1;
         }
         if joins_prev {
             let before = self.blocks.at(prev);
             addr = before.addr;
+            let entry = Entry {
+                len: before.len,
+                addr,
+                slot: prev,
+            };
             len = len.wrapping_add(before.len);
             // A seam before a span that is filed is noted.
             seams.0 = takes_prev && recent_seams.0;
-            self.unfile(prev, class);
+            if !takes_prev {
+                self.unfile(entry, class);
+            }
             self.join(prev, slot);
             spans -= 1;
             span = prev;
@@ -323,13 +340,14 @@ impl<T: Default> Space<T> {
         };
         (record.implied, record.entered, record.next_look) = (false, 0, 0);
         let list = &mut record.list;
+        let recent = self.recent.slot;
         self.blocks.for_each(|slot, block| {
             if block.listed == owner.0 {
                 block.listed = Block::<T>::UNLISTED;
             }
             if let Body::Free(span) = &block.body
                 && span.owner == owner
-                && span.filed
+                && slot != recent
             {
                 block.listed = owner.0;
                 list.push(slot);
@@ -377,13 +395,9 @@ impl<T: Default> Space<T> {
         });
     }
 
-    /// Takes a free span out of the index; its owner still counts it. Nothing happens to one that is not there.
+    /// Takes a free span out of the index; its owner still counts it.
     #[inline(always)]
-    fn unfile(&mut self, slot: Slot, class: ClassId) {
-        if !self.blocks.span(slot).filed {
-            return;
-        }
-        let entry = Entry::of(&self.blocks, slot);
+    fn unfile(&mut self, entry: Entry, class: ClassId) {
         if let Some(class) = self.owners.class_mut(class) {
             class.index.remove(&mut self.nodes, &mut self.blocks, entry);
         }
@@ -456,8 +470,10 @@ impl<T: Default> Space<T> {
         };
         if self.recent.slot == slot {
             self.recent = Recent::NONE;
+        } else {
+            let class = self.owners.class_of(owner);
+            self.unfile(Entry::of(&self.blocks, slot), class);
         }
-        self.unfile(slot, self.owners.class_of(owner));
         let block = self.blocks.at_mut(slot);
         block.body = Body::Live(T::default());
         let len = block.len;

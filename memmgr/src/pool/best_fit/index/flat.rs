@@ -108,9 +108,9 @@ impl Flat {
     #[inline]
     pub fn insert<T: Default>(&mut self, blocks: &mut Blocks<T>, entry: Entry) -> bool {
         if let Some(place) = self.place(entry.len) {
-            blocks.file(entry.slot, place as u32);
             if let Some(head) = self.heads.get_mut(place) {
                 *head = tree::insert(blocks, *head, entry);
+                blocks.span_mut(*head).node = place as u32;
             }
             return true;
         }
@@ -141,7 +141,7 @@ impl Flat {
             *seen = seen.wrapping_add(1);
         }
         self.heads.push(head);
-        blocks.file(head, place as u32);
+        blocks.span_mut(head).node = place as u32;
     }
 
     #[cold]
@@ -158,7 +158,7 @@ impl Flat {
     /// Removes a span, which is there.
     #[inline]
     pub fn remove<T: Default>(&mut self, blocks: &mut Blocks<T>, slot: Slot) {
-        let span = blocks.unfile(slot);
+        let span = blocks.span(slot);
         // Of the spans of one length only the lowest knows its place for sure.
         let (place, is_alone) = (span.node as usize, span.is_alone());
         let is_lowest = self.heads.get(place) == Some(&slot);
@@ -172,7 +172,7 @@ impl Flat {
         let lowest = tree::remove(blocks, slot);
         if is_lowest && let Some(head) = self.heads.get_mut(place) {
             *head = lowest;
-            blocks.file(lowest, place as u32);
+            blocks.span_mut(lowest).node = place as u32;
         }
     }
 
@@ -184,7 +184,7 @@ impl Flat {
         let moved = self.words.get_mut(last).map_or(0, std::mem::take);
         let mut gone = moved;
         if let Some(head) = self.heads.get(place) {
-            blocks.file(*head, place as u32);
+            blocks.span_mut(*head).node = place as u32;
             if let Some(word) = self.words.get_mut(place) {
                 gone = std::mem::replace(word, len_of(moved) | place);
             }

@@ -219,7 +219,7 @@ impl Lists {
     pub fn insert<T: Default>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>, entry: Entry) {
         let path = Path::to(entry.len / GRANULE);
         let bottom = self.bottom(nodes, path);
-        blocks.file(entry.slot, bottom);
+        blocks.span_mut(entry.slot).node = bottom;
         let node = nodes.at_mut(bottom);
         match node.child(path.bottom) {
             None => {
@@ -237,7 +237,7 @@ impl Lists {
     pub fn adopt<T: Default>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>, head: Slot) {
         let path = Path::to(blocks.at(head).len / GRANULE);
         let bottom = self.bottom(nodes, path);
-        blocks.file(head, bottom);
+        blocks.span_mut(head).node = bottom;
         nodes.at_mut(bottom).set(path.bottom, head.number());
         self.lengths += 1;
     }
@@ -265,7 +265,7 @@ impl Lists {
     #[inline]
     pub fn remove<T: Default>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>, entry: Entry) {
         let place = entry.len / GRANULE % WIDTH;
-        let span = blocks.unfile(entry.slot);
+        let span = blocks.span(entry.slot);
         // Of the spans of one length only the lowest knows its node for sure.
         let number = span.node;
         if span.is_alone() {
@@ -277,7 +277,7 @@ impl Lists {
             nodes.is_bottom(number) && nodes.at(number).child(place) == Some(entry.slot.number());
         let lowest = tree::remove(blocks, entry.slot);
         if is_lowest {
-            blocks.file(lowest, number);
+            blocks.span_mut(lowest).node = number;
             nodes.at_mut(number).set(place, lowest.number());
         }
     }

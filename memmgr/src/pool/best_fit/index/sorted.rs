@@ -30,7 +30,6 @@ impl Sorted {
 
     /// Adds a span.
     pub fn insert<T: Default>(&mut self, blocks: &mut Blocks<T>, entry: Entry) {
-        blocks.file(entry.slot, 0);
         let place = self.from(entry.len);
         match self.lengths.get_mut(place) {
             Some((len, head)) if *len == entry.len => *head = tree::insert(blocks, *head, entry),
@@ -51,7 +50,7 @@ impl Sorted {
 
     /// Removes a span, which is there.
     pub fn remove<T: Default>(&mut self, blocks: &mut Blocks<T>, entry: Entry) {
-        let is_alone = blocks.unfile(entry.slot).is_alone();
+        let is_alone = blocks.span(entry.slot).is_alone();
         let place = self.from(entry.len);
         let Some((_, head)) = self
             .lengths

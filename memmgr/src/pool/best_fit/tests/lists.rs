@@ -125,7 +125,7 @@ impl Both {
 /// Spans of few and of many lengths in turn, below `most` bytes and with half of them of `common` bytes, beside the oracle: which
 /// ways of keeping lengths were in use, and how often one that had been was not any more.
 fn many_lengths_and_few(seed: u64, common: usize, most: usize) -> ([bool; 3], usize) {
-    let mut both = Both::new(seed, &[160 * most, 90 * most]);
+    let mut both = Both::new(seed, &[300 * most, 200 * most]);
     let (mut used, mut left) = ([false; 3], 0);
     let mut before = [0; 3];
     let mut look = |both: &Both| {
@@ -174,11 +174,16 @@ fn many_lengths_and_few(seed: u64, common: usize, most: usize) -> ([bool; 3], us
                 both.check();
             }
         }
-        for _ in 0..20 {
-            both.rename(true);
+        for owner in OWNERS {
+            let done = both.space.rename(owner.id, Owner::IDLE, usize::MAX);
+            let given = (both.oracle).rename(owner.id, Owner::IDLE, usize::MAX, &both.space);
+            assert_eq!(done, given);
             both.check();
         }
+        // The next operation files what is still in no index.
+        both.allocate(common);
         look(&both);
+        both.check();
     }
     (used, left)
 }
