@@ -51,6 +51,12 @@ impl Recent {
         len: 0,
         seams: (false, false),
     };
+
+    /// There is none any more.
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        (self.slot, self.len) = (Slot::NONE, 0);
+    }
 }
 
 /// Segments and their blocks. Each live block carries a datum of type `T`, which is the default value when

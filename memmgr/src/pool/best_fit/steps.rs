@@ -57,7 +57,7 @@ impl<T: Default> Space<T> {
         let was_recent = self.recent.slot == first;
         let mut behind_is_free = self.recent.seams.1;
         if was_recent {
-            self.recent = Recent::NONE;
+            self.recent.clear();
         } else {
             self.file_recent();
             self.unfile(span, class);
@@ -212,20 +212,17 @@ impl<T: Default> Space<T> {
     /// Enters the recent span where free spans are found.
     #[inline]
     pub(super) fn file_recent(&mut self) {
-        let recent = self.recent;
-        if !recent.slot.is_none() {
-            self.recent = Recent::NONE;
-            self.file(recent);
+        if !self.recent.slot.is_none() {
+            self.file();
         }
     }
 
-    /// Enters a free span, which its owner counts already, where free spans are found.
+    /// Enters the recent span, which its owner counts already and which is there, where free spans are found.
     ///
     /// The index forgets a span at once when it goes. The lists of owners and seams do not: a slot stays there, whatever its
     /// block becomes, until somebody walks the list and finds that it does not belong there, and it is not entered twice. So a
     /// span that comes and goes costs no list anything.
-    #[inline]
-    fn file(&mut self, span: Recent) {
+    fn file(&mut self) {
         let Recent {
             slot,
             owner,
@@ -233,7 +230,8 @@ impl<T: Default> Space<T> {
             addr,
             len,
             seams,
-        } = span;
+        } = self.recent;
+        self.recent.clear();
         let block = self.blocks.at(slot);
         debug_assert_eq!(
             (block.owner(), block.addr, block.len),
@@ -452,14 +450,17 @@ impl<T: Default> Space<T> {
         let block = self.blocks.at(slot);
         let (prev, next) = (block.prev, block.next);
         let is_free = |slot| self.blocks.owner(slot).is_some();
-        self.file(Recent {
+        let seams = (is_free(prev), is_free(next));
+        self.file_recent();
+        self.recent = Recent {
             slot,
             owner,
             class,
             addr,
             len,
-            seams: (is_free(prev), is_free(next)),
-        });
+            seams,
+        };
+        self.file_recent();
     }
 
     /// Takes a free span out of everything that knows free spans. It counts as live until it is attached again.
@@ -469,7 +470,7 @@ impl<T: Default> Space<T> {
             return;
         };
         if self.recent.slot == slot {
-            self.recent = Recent::NONE;
+            self.recent.clear();
         } else {
             let class = self.owners.class_of(owner);
             self.unfile(Entry::of(&self.blocks, slot), class);
