@@ -283,14 +283,15 @@ impl Order {
     /// block.
     #[inline]
     fn plain_place(&self, live: &Live, on: FreeOn<'_>) -> Option<Option<Place>> {
-        let named = live.stream();
-        let place = match on {
-            FreeOn::Recorded => None,
-            FreeOn::Stream(handle) => self.known_place(handle.core()),
-            FreeOn::Core(core) => self.known_place(core),
-            FreeOn::Allocating => named,
-        };
-        let plain = live.is_plain() && named == place && (named.is_some() || on.is_nobodys());
+        let place = live.stream();
+        let is_on = |core| place.is_some_and(|place| self.is_at(place, core));
+        let plain = live.is_plain()
+            && match on {
+                FreeOn::Recorded => place.is_none(),
+                FreeOn::Stream(handle) => is_on(handle.core()),
+                FreeOn::Core(core) => is_on(core),
+                FreeOn::Allocating => true,
+            };
         plain.then_some(place)
     }
 
@@ -301,13 +302,5 @@ impl Order {
             Some(place) => self.plain_owner(place),
             None => (inherited == OwnerId::IDLE).then_some(Owner::IDLE),
         }
-    }
-}
-
-impl FreeOn<'_> {
-    /// Whether no stream is named in whose order the block is freed.
-    #[inline]
-    fn is_nobodys(self) -> bool {
-        matches!(self, FreeOn::Recorded | FreeOn::Allocating)
     }
 }

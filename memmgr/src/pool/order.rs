@@ -101,6 +101,13 @@ struct Slot {
     wanted: Vec<Arc<Fence>>,
 }
 
+impl Slot {
+    #[inline]
+    fn is_of(&self, core: &StreamCore) -> bool {
+        std::ptr::eq(Arc::as_ptr(&self.core), core)
+    }
+}
+
 /// A stream that may be served at once.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ready {
@@ -192,21 +199,32 @@ impl Order {
         self.slots.get_mut(place.0 as usize)?.as_mut()
     }
 
-    /// The place of a stream, if it is known. The stream remembers it; only a stream that several pools use in turn is looked
-    /// up.
+    /// The place of a stream, if it is known.
     #[inline]
     pub fn known_place(&self, core: &StreamCore) -> Option<Place> {
+        self.known_slot(core).map(|(place, _)| place)
+    }
+
+    /// What is known of a stream, if anything is. The stream remembers its place; only a stream that several pools use in turn
+    /// is looked up.
+    #[inline]
+    fn known_slot(&self, core: &StreamCore) -> Option<(Place, &Slot)> {
         let (pool, place) = core.place();
         if pool == self.uid
-            && self
-                .slot(Place(place))
-                .is_some_and(|slot| std::ptr::eq(Arc::as_ptr(&slot.core), core))
+            && let Some(slot) = self.slot(Place(place))
+            && slot.is_of(core)
         {
-            return Some(Place(place));
+            return Some((Place(place), slot));
         }
         let place = *self.places.get(&core.uid)?;
         core.set_place(self.uid, place);
-        Some(Place(place))
+        Some((Place(place), self.slot(Place(place))?))
+    }
+
+    /// Whether this stream is at a place.
+    #[inline]
+    pub fn is_at(&self, place: Place, core: &StreamCore) -> bool {
+        self.slot(place).is_some_and(|slot| slot.is_of(core))
     }
 
     /// The place of a stream, made if there is none.
@@ -313,7 +331,7 @@ impl Order {
     }
 
     fn slot_of(&self, core: &StreamCore) -> Option<&Slot> {
-        self.slot(self.known_place(core)?)
+        self.known_slot(core).map(|(_, slot)| slot)
     }
 
     fn slot_of_mut(&mut self, core: &StreamCore) -> Option<&mut Slot> {
@@ -414,10 +432,14 @@ impl Order {
     /// the block: `None` if only the stream's own thread can record its epochs.
     #[inline]
     pub fn plain_owner(&mut self, place: Place) -> Option<Owner> {
-        if self.slot(place)?.core.is_per_thread() {
+        let slot = self.slot(place)?;
+        if slot.core.is_per_thread() {
             return None;
         }
-        Some(self.epoch(place))
+        match &slot.epoch {
+            Some((_, id)) => Some(Owner::new(*id, slot.class)),
+            None => Some(self.open_epoch(place)),
+        }
     }
 
     /// An epoch of its own for one free on a per-thread stream, which only its own thread can record: with
@@ -887,8 +909,7 @@ impl Order {
     /// What is known of a stream, unless others wait for something that the stream's next call does.
     #[inline]
     pub fn ready(&self, core: &StreamCore) -> Option<Ready> {
-        let place = self.known_place(core)?;
-        let slot = self.slot(place)?;
+        let (place, slot) = self.known_slot(core)?;
         if self.is_restless() && (self.crowded || !slot.wanted.is_empty()) {
             return None;
         }
