@@ -124,7 +124,7 @@ fn count(program: &Path) -> Result<Vec<Counted>> {
         .env("CUDART_SIM_TIME", "off")
         .env("CUDART_SIM_CHECK", "off")
         // More addresses than this valgrind does not have.
-        .env("CUDART_SIM_MEMORY", "20G");
+        .env("CUDART_SIM_MEMORY", "24G");
     say("instructions: counting: this takes less than a minute");
     let printed = run_quietly(&mut command)?;
     let passes: Vec<Value> = printed
