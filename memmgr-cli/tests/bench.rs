@@ -273,10 +273,10 @@ fn help_names_the_workloads_and_fits_a_terminal() {
 
 #[test]
 fn passes_for_a_profiler_say_what_they_did() {
-    let output = success(bench(&["--counted"]).env("CUDART_SIM_MEMORY", "20G"));
+    let output = success(bench(&["--counted"]).env("CUDART_SIM_MEMORY", "24G"));
     let shown = text(&output.stdout);
     let passes = rows(shown.lines().last().expect("a line").as_bytes());
-    assert_eq!(passes.len(), 36);
+    assert_eq!(passes.len(), 39);
     for three in passes.chunks(3) {
         let subjects = [0, 1, 2].map(|index| three[index]["subject"].as_str().unwrap());
         assert_eq!(subjects, ["memmgr", "null", "btree"]);

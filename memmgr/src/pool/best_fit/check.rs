@@ -243,6 +243,7 @@ impl<T: Default> Space<T> {
                 // So many different spans of the class are all that it has.
                 ensure!(
                     entry == Entry::of(&self.blocks, entry.slot)
+                        && entry.slot != self.recent.slot
                         && self
                             .blocks
                             .owner(entry.slot)
@@ -252,6 +253,11 @@ impl<T: Default> Space<T> {
                 ensure!(
                     class.index.least() <= entry.len,
                     "the index of class {id:?} has shorter spans than it says"
+                );
+                ensure!(
+                    last.is_some_and(|last| last.len == entry.len)
+                        || class.index.exact(&self.nodes, entry.len) == Some(entry.slot),
+                    "the index of class {id:?} does not find {entry:x?} by its length"
                 );
                 last = Some(entry);
                 count += 1;

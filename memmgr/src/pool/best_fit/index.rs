@@ -136,13 +136,16 @@ impl Index {
     fn gather<T: Default>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>) {
         if self.floor > LONG && self.sorted.lengths() <= FEW {
             self.floor = LONG;
-            while let Some(head) = self.sorted.release() {
+            for head in (0..FEW).map_while(|_| self.sorted.release()) {
                 self.flat.adopt(blocks, head);
             }
         }
         if self.floor == LONG && self.flat.lengths().saturating_add(self.lists.lengths()) <= FEW {
             self.floor = 0;
-            while let Some(head) = self.lists.release(nodes, blocks) {
+            for _ in 0..FEW {
+                let Some(head) = self.lists.release(nodes, blocks) else {
+                    break;
+                };
                 self.flat.adopt(blocks, head);
             }
         }

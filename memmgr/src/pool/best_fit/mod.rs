@@ -26,7 +26,8 @@
 //!
 //! An allocation from one span, a free, and the settling of one span take the same number of steps however many
 //! blocks there are, as long as few free spans have the same length; among k spans of one length, those that lie
-//! between others cost O(log k), the lowest one does not. (Spans of 64 MiB and more are kept in a sorted list.)
+//! between others cost O(log k), the lowest one does not. (A search looks at all lengths while they are no more than 48;
+//! lengths of 64 MiB and more are sorted when they are more than that.)
 //! An alignment above the granule may scan spans whose length is below size + alignment. A search for runs
 //! looks at the seams only; without seams it costs nothing. The first question for an address inside a block
 //! looks at all blocks once; from then on blocks are found by page.

@@ -2,6 +2,7 @@
 //! model in `oracle`.
 
 mod bookkeeping;
+mod index;
 mod lists;
 mod oracle;
 mod promises;

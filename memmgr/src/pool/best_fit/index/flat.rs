@@ -64,12 +64,12 @@ impl Flat {
     /// The word of the smallest length of at least `len` bytes, a multiple of the granule and not 0.
     #[inline]
     fn best(&self, len: usize) -> Option<usize> {
-        // By how much each is too long; what is too short is far above all others then. Of four words the two pairs do not wait
-        // for each other.
+        // By how much each is too long; what is too short is far above all others then. The words of a group do not wait for those
+        // of the one before, but for its least.
         let mut least = usize::MAX;
         let used = self.heads.len().div_ceil(TOGETHER);
-        let (four, _) = self.words.as_chunks::<TOGETHER>();
-        for [a, b, c, d, e, f, g, h] in four.iter().take(used) {
+        let (groups, _) = self.words.as_chunks::<TOGETHER>();
+        for [a, b, c, d, e, f, g, h] in groups.iter().take(used) {
             let left = a.wrapping_sub(len).min(b.wrapping_sub(len));
             let right = c.wrapping_sub(len).min(d.wrapping_sub(len));
             let low = left.min(right);
@@ -169,8 +169,8 @@ impl Flat {
             }
             return;
         }
-        let lowest = tree::remove(blocks, slot);
-        if is_lowest && let Some(head) = self.heads.get_mut(place) {
+        let lowest = tree::remove(blocks, slot, is_lowest);
+        if let Some((lowest, head)) = lowest.zip(self.heads.get_mut(place)) {
             *head = lowest;
             blocks.span_mut(lowest).node = place as u32;
         }

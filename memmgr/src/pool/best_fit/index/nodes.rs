@@ -44,7 +44,7 @@ struct Path {
 }
 
 impl Path {
-    /// To the lists of a length in granules, below [`EXACT`].
+    /// To the lists of a length in granules, of a span below [`LONG`].
     #[inline]
     fn to(granules: usize) -> Self {
         Self {
@@ -275,8 +275,7 @@ impl Lists {
         }
         let is_lowest =
             nodes.is_bottom(number) && nodes.at(number).child(place) == Some(entry.slot.number());
-        let lowest = tree::remove(blocks, entry.slot);
-        if is_lowest {
+        if let Some(lowest) = tree::remove(blocks, entry.slot, is_lowest) {
             blocks.span_mut(lowest).node = number;
             nodes.at_mut(number).set(place, lowest.number());
         }

@@ -65,8 +65,7 @@ impl Sorted {
             return;
         }
         let is_lowest = *head == entry.slot;
-        let lowest = tree::remove(blocks, entry.slot);
-        if is_lowest {
+        if let Some(lowest) = tree::remove(blocks, entry.slot, is_lowest) {
             *head = lowest;
         }
     }

@@ -1,5 +1,6 @@
-//! The tree of the spans of one class and length, by address. It is known by its lowest span, from which everything is
-//! reached: a span that is put in at the low end, or taken out there, needs no way through the tree.
+//! The tree of the spans of one class and length, by address: a treap (Seidel and Aragon, "Randomized search trees", 1996), with
+//! priorities made from the slots. It is known by its lowest span, from which everything is reached: a span that is put in at
+//! the low end, or taken out there, needs no way through the tree.
 
 use super::Entry;
 use crate::pool::best_fit::blocks::{Blocks, Slot};
@@ -70,7 +71,12 @@ fn hang<T: Default>(blocks: &mut Blocks<T>, new: Slot, above: Slot, left: bool) 
 }
 
 /// Takes a span out of its tree, which has others. If it was the lowest one: the lowest one now.
-pub(super) fn remove<T: Default>(blocks: &mut Blocks<T>, slot: Slot) -> Slot {
+pub(super) fn remove<T: Default>(
+    blocks: &mut Blocks<T>,
+    slot: Slot,
+    is_lowest: bool,
+) -> Option<Slot> {
+    let lowest = is_lowest.then(|| after(blocks, slot));
     let span = *blocks.span(slot);
     let below = if span.left.is_none() {
         span.right
@@ -78,11 +84,6 @@ pub(super) fn remove<T: Default>(blocks: &mut Blocks<T>, slot: Slot) -> Slot {
         span.left
     } else {
         merge(blocks, span.left, span.right)
-    };
-    let lowest = if span.right.is_none() {
-        span.parent
-    } else {
-        leftmost(blocks, span.right)
     };
     if !below.is_none() {
         blocks.span_mut(below).parent = span.parent;

@@ -3,7 +3,7 @@
 
 use super::Random;
 use super::oracle::{Oracle, all_blocks};
-use crate::pool::best_fit::{ClassId, GRANULE, Owner, OwnerId, Space};
+use crate::pool::best_fit::{BlockState, ClassId, GRANULE, Kind, Owner, OwnerId, Space};
 
 const BASE: usize = 0x4000_0000_0000;
 const MIB: usize = 1 << 20;
@@ -58,7 +58,7 @@ impl Both {
             );
         } else {
             let longest = self.oracle.blocks().into_iter().filter(|block| {
-                matches!(block.state, crate::pool::best_fit::BlockState::Free(owner) if classes.contains(&owner.class))
+                matches!(block.state, BlockState::Free(owner) if classes.contains(&owner.class))
             });
             assert!(longest.map(|block| block.len).max().unwrap_or(0) < size);
         }
@@ -107,6 +107,39 @@ impl Both {
         assert_eq!(done, self.oracle.rename(from.id, to, budget, &self.space));
     }
 
+    /// A part of a gap gets memory, or a part of an idle span loses it.
+    fn remap(&mut self) {
+        let gaps = self.oracle.in_state(BlockState::Gap);
+        if gaps.len() > self.random.below(8) {
+            let gap = gaps[self.random.below(gaps.len())];
+            let (start, len) = self.part(gap.addr, gap.len);
+            let held = self.oracle.held.min(len);
+            assert!(self.space.map(start, len, held) && self.oracle.map(start, len, held));
+            return;
+        }
+        let spans: Vec<_> = self.space.idle_spans(0).collect();
+        if spans.is_empty() {
+            return;
+        }
+        let span = spans[self.random.below(spans.len())];
+        let Kind::Idle(slot) = span.kind else {
+            panic!("an idle span is no gap");
+        };
+        let (start, len) = self.part(span.addr, span.end - span.addr);
+        assert!(self.space.unmap(slot, start, len) && self.oracle.unmap(start, len));
+    }
+
+    /// A part of a range: start and length.
+    fn part(&mut self, addr: usize, len: usize) -> (usize, usize) {
+        let granules = len / GRANULE;
+        let from = self.random.below(2) * self.random.below(granules);
+        let len = match self.random.below(2) {
+            0 => granules - from,
+            _ => 1 + self.random.below(granules - from),
+        };
+        (addr + from * GRANULE, len * GRANULE)
+    }
+
     fn check(&self) {
         self.space.check().unwrap();
         assert_eq!(all_blocks(&self.space), self.oracle.blocks());
@@ -150,6 +183,9 @@ fn many_lengths_and_few(seed: u64, common: usize, most: usize) -> ([bool; 3], us
             } else {
                 both.take_single(size)
             };
+            if both.random.below(40) == 0 {
+                both.remap();
+            }
             if !fits {
                 refused += 1;
                 both.rename(true);
@@ -165,8 +201,10 @@ fn many_lengths_and_few(seed: u64, common: usize, most: usize) -> ([bool; 3], us
             if both.random.below(8) == 0 {
                 both.take_single(common);
             }
-            if both.random.below(60) == 0 {
-                both.allocate_ranked(common * 3 / 2);
+            match both.random.below(60) {
+                0 => drop(both.allocate_ranked(common * 3 / 2)),
+                1 | 2 => both.remap(),
+                _ => {}
             }
             look(&both);
             turn += 1;
