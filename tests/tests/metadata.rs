@@ -83,7 +83,6 @@ fn steps(blocks: usize) -> (Vec<Step>, usize) {
     (steps, until)
 }
 
-/// A manager, a stream, and the blocks that a workload holds.
 /// Segments that come one by one, and a range of addresses that has its memory from the beginning: what a growth of virtual
 /// memory takes from the host's heap is another matter.
 fn configs(bytes: usize) -> [Config; 2] {
@@ -93,6 +92,7 @@ fn configs(bytes: usize) -> [Config; 2] {
     ]
 }
 
+/// A manager, a stream, and the blocks that a workload holds.
 struct Bench {
     manager: MemoryManager,
     stream: Stream,
@@ -186,6 +186,31 @@ fn count_bytes_of_blocks(config: Config) {
     println!("{each:.1} bytes for each of {live} live and {free} free blocks");
     assert!(each > 0.0 && each <= 80.0, "{each:.1} bytes");
     // The next one needs the memory.
+    bench.manager.shutdown().expect("all is free");
+}
+
+#[test]
+fn live_blocks_alone_take_at_most_eighty_bytes_however_many_they_are() {
+    // From this number on: the books grow by whole pieces.
+    const FROM: usize = 2_000;
+    let config = Config::default().device_pool_size(1 << 30);
+    let mut bench = Bench::new(60_000, config);
+    bench.pairs(256, 1);
+    let before = HELD.get();
+    let mut most = (0.0, 0);
+    while bench.live.len() < 60_000 {
+        let block = bench.allocate(4096);
+        bench.live.push(block);
+        let blocks = bench.live.len();
+        let each = (HELD.get() - before) as f64 / blocks as f64;
+        if blocks >= FROM && each > most.0 {
+            most = (each, blocks);
+        }
+    }
+    bench.free_rest();
+    let (each, blocks) = most;
+    println!("at most {each:.1} bytes for each of {blocks} live blocks");
+    assert!(each > 60.0 && each <= 80.0, "{each:.1} bytes at {blocks}");
     bench.manager.shutdown().expect("all is free");
 }
 
