@@ -272,6 +272,26 @@ fn help_names_the_workloads_and_fits_a_terminal() {
 }
 
 #[test]
+fn the_source_of_device_memory_is_the_one_that_the_environment_names() {
+    // The most that each source holds in a replay, in which the pools grow by need.
+    let held = |source: &str| {
+        let trace = trace();
+        let trace = trace.to_str().expect("UTF-8");
+        let words = ["replay", "--passes", "1", "--json", "-", "--traces", trace];
+        let output = success(bench(&words).env("MEMMGR_DEVICE_SOURCE", source));
+        let rows = rows(&output.stdout);
+        let ours = rows.iter().find(|row| row["subject"] == "memmgr");
+        ours.expect("a row")["peak_reserved_bytes"].as_u64()
+    };
+    assert_ne!(held("malloc"), held("vmm"));
+    let errors = failure(
+        bench(&["hot", "--quick"]).env("MEMMGR_DEVICE_SOURCE", "disk"),
+        2,
+    );
+    assert!(errors.contains("MEMMGR_DEVICE_SOURCE"), "{errors}");
+}
+
+#[test]
 fn passes_for_a_profiler_say_what_they_did() {
     let output = success(bench(&["--counted"]).env("CUDART_SIM_MEMORY", "24G"));
     let shown = text(&output.stdout);

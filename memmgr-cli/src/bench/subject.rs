@@ -176,15 +176,20 @@ fn refused(failure: &mut Option<Error>, error: Error) -> *mut c_void {
 /// What the device pools of most workloads reserve at once, in bytes.
 pub const POOL: usize = 20 << 30;
 
+/// The settings of a manager that is measured: the defaults, with the source of device memory that the environment names.
+fn config() -> Result<Config> {
+    Ok(Config::default().device_source(Config::from_env()?.device_source))
+}
+
 /// Runs `work` with a new manager, and gives all of its memory back afterwards.
 pub fn with_manager<T>(work: impl FnOnce(&MemoryManager) -> Result<T>) -> Result<T> {
-    run_with(MemoryManager::new(Config::default())?, work)
+    run_with(MemoryManager::new(config()?)?, work)
 }
 
 /// As [`with_manager`], with a device pool that has [`POOL`] bytes from the beginning, or grows by need on a device that has
 /// less.
 pub fn with_pool<T>(work: impl FnOnce(&MemoryManager) -> Result<T>) -> Result<T> {
-    let mut config = Config::default();
+    let mut config = config()?;
     config.device_pool_size = POOL;
     let manager = MemoryManager::new(config)?;
     match manager.allocate_device(1) {
