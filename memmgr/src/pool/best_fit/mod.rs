@@ -32,6 +32,12 @@
 //! looks at the seams only; without seams it costs nothing. The first question for an address inside a block
 //! looks at all blocks once; from then on blocks are found by page.
 //!
+//! # Arithmetic
+//!
+//! [`Space::add_segment`] refuses what runs past the last address, and more than `usize::MAX` bytes in all. Every other length is of a
+//! part of a segment, sums are over parts that are disjoint, and counts are of records: none can overflow, so the steps that every
+//! call takes add and subtract without a look.
+//!
 //! # Contradictions
 //!
 //! No input makes this module panic. An internal contradiction is a `debug_assert!`, and harmless in a

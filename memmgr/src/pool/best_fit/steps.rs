@@ -12,8 +12,8 @@ use super::runs::Found;
 use super::space::{Recent, Space};
 use super::{ClassId, Owner, OwnerId, OwnerList, Taken};
 
-/// How much longer than one and a quarter times the number of spans an owner's list may be, and how many places of a longer one are looked at
-/// with each slot that comes.
+/// How much longer than one and a quarter times the number of spans an owner's list may be, and how many places of a longer one
+/// are looked at with each slot that comes.
 const LOOSE: usize = 64;
 const LOOKS: usize = 2;
 

@@ -10,8 +10,10 @@ use crate::pool::best_fit::{
 const MOST: usize = 48;
 /// How many words are looked at together.
 const TOGETHER: usize = 8;
-/// How many lengths that are there are told apart by a look at `seen`.
+/// With so many buckets most lengths that are not there are known by a look at `seen`.
 const BUCKETS: usize = 256;
+// A place fits below the granule, a bucket's number into a byte, and the words are whole groups.
+const _: () = assert!(MOST < GRANULE && MOST <= u8::MAX as usize && MOST.is_multiple_of(TOGETHER));
 
 /// The lengths, and their spans.
 #[derive(Debug)]
@@ -64,8 +66,8 @@ impl Flat {
     /// The word of the smallest length of at least `len` bytes, a multiple of the granule and not 0.
     #[inline]
     fn best(&self, len: usize) -> Option<usize> {
-        // By how much each is too long; what is too short is far above all others then. The words of a group do not wait for those
-        // of the one before, but for its least.
+        // By how much each is too long; what is too short is far above all others then. Only the last step of a group waits for the
+        // group before.
         let mut least = usize::MAX;
         let used = self.heads.len().div_ceil(TOGETHER);
         let (groups, _) = self.words.as_chunks::<TOGETHER>();
