@@ -119,14 +119,14 @@ impl Index {
         let (flat, lists, sorted) = (&mut self.flat, &mut self.lists, &mut self.sorted);
         if self.floor == 0 {
             self.floor = LONG;
-            flat.release(LONG, blocks, |blocks, head| {
-                lists.adopt(nodes, blocks, head)
+            flat.release(LONG, blocks, |blocks, lowest| {
+                lists.insert(nodes, blocks, lowest)
             });
         }
         if flat.is_full() {
             self.floor = usize::MAX;
-            flat.release(usize::MAX, blocks, |blocks, head| {
-                sorted.adopt(blocks, head)
+            flat.release(usize::MAX, blocks, |blocks, lowest| {
+                sorted.insert(blocks, lowest)
             });
         }
     }
@@ -136,17 +136,17 @@ impl Index {
     fn gather<T: Default>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>) {
         if self.floor > LONG && self.sorted.lengths() <= FEW {
             self.floor = LONG;
-            for head in (0..FEW).map_while(|_| self.sorted.release()) {
-                self.flat.adopt(blocks, head);
+            for lowest in (0..FEW).map_while(|_| self.sorted.release()) {
+                self.flat.insert(blocks, Entry::of(blocks, lowest));
             }
         }
         if self.floor == LONG && self.flat.lengths().saturating_add(self.lists.lengths()) <= FEW {
             self.floor = 0;
             for _ in 0..FEW {
-                let Some(head) = self.lists.release(nodes, blocks) else {
+                let Some(lowest) = self.lists.release(nodes, blocks) else {
                     break;
                 };
-                self.flat.adopt(blocks, head);
+                self.flat.insert(blocks, Entry::of(blocks, lowest));
             }
         }
     }

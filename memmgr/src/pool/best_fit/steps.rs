@@ -158,37 +158,25 @@ impl<T: Default> Space<T> {
         let mut seams = (before.is_some(), after.is_some());
         let (mut span, mut spans) = (slot, 1);
         if joins_next {
-            let behind = self.blocks.at(next);
-            let entry = Entry {
-                len: behind.len,
-                addr: behind.addr,
-                slot: next,
-            };
+            let behind = Entry::of(&self.blocks, next);
             len = len.wrapping_add(behind.len);
-            seams.1 = if takes_next {
-                recent_seams.1
+            if takes_next {
+                seams.1 = recent_seams.1;
             } else {
-                behind.seam
-            };
-            if !takes_next {
-                self.unfile(entry, class);
+                seams.1 = self.blocks.at(next).seam;
+                self.unfile(behind, class);
             }
             self.join(slot, next);
             spans -= 1;
         }
         if joins_prev {
-            let before = self.blocks.at(prev);
+            let before = Entry::of(&self.blocks, prev);
             addr = before.addr;
-            let entry = Entry {
-                len: before.len,
-                addr,
-                slot: prev,
-            };
             len = len.wrapping_add(before.len);
             // A seam before a span that is filed is noted.
             seams.0 = takes_prev && recent_seams.0;
             if !takes_prev {
-                self.unfile(entry, class);
+                self.unfile(before, class);
             }
             self.join(prev, slot);
             spans -= 1;

@@ -106,7 +106,8 @@ impl Flat {
         self.heads.get(place_of(self.best(len)?)).copied()
     }
 
-    /// Adds a span. False if it has a length of its own and there are too many already; then nothing has changed.
+    /// Adds a span, or all of a length that none has here: then it is the lowest. False if there are too many lengths already; then
+    /// nothing has changed.
     #[inline]
     pub fn insert<T: Default>(&mut self, blocks: &mut Blocks<T>, entry: Entry) -> bool {
         if let Some(place) = self.place(entry.len) {
@@ -119,17 +120,13 @@ impl Flat {
         if self.is_full() {
             return false;
         }
-        self.push(blocks, entry.len, entry.slot);
+        self.push(blocks, entry);
         true
     }
 
-    /// Adds all spans of a length that none has here; `head` is the lowest. There is room.
-    pub fn adopt<T: Default>(&mut self, blocks: &mut Blocks<T>, head: Slot) {
-        self.push(blocks, blocks.at(head).len, head);
-    }
-
     #[inline]
-    fn push<T: Default>(&mut self, blocks: &mut Blocks<T>, len: usize, head: Slot) {
+    fn push<T: Default>(&mut self, blocks: &mut Blocks<T>, entry: Entry) {
+        let Entry { len, slot, .. } = entry;
         let place = self.heads.len();
         if place == self.words.len() {
             self.make_room();
@@ -142,8 +139,8 @@ impl Flat {
             *word = len | place;
             *seen = seen.wrapping_add(1);
         }
-        self.heads.push(head);
-        blocks.span_mut(head).node = place as u32;
+        self.heads.push(slot);
+        blocks.span_mut(slot).node = place as u32;
     }
 
     #[cold]
@@ -196,21 +193,22 @@ impl Flat {
         }
     }
 
-    /// Takes out all spans below `floor` bytes, length by length; `adopt` is given the lowest span of each.
+    /// Takes out all spans below `floor` bytes, length by length; `give` is given the lowest span of each.
     pub fn release<T: Default>(
         &mut self,
         floor: usize,
         blocks: &mut Blocks<T>,
-        mut adopt: impl FnMut(&mut Blocks<T>, Slot),
+        mut give: impl FnMut(&mut Blocks<T>, Entry),
     ) {
         // From the end, so that none that was not looked at takes a place that was.
         for place in (0..self.heads.len()).rev() {
-            let Some(head) = self.heads.get(place).copied() else {
+            let Some(head) = self.heads.get(place) else {
                 continue;
             };
-            if blocks.at(head).len < floor {
+            let lowest = Entry::of(blocks, *head);
+            if lowest.len < floor {
                 self.drop_length(blocks, place);
-                adopt(blocks, head);
+                give(blocks, lowest);
             }
         }
     }

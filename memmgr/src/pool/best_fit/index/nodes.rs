@@ -214,8 +214,8 @@ impl Lists {
         self.lengths
     }
 
-    /// Adds a span of less than [`LONG`] bytes.
-    #[inline]
+    /// Adds a span of less than [`LONG`] bytes, or all of a length that none has here: then it is the lowest.
+    #[inline(always)]
     pub fn insert<T: Default>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>, entry: Entry) {
         let path = Path::to(entry.len / GRANULE);
         let bottom = self.bottom(nodes, path);
@@ -231,15 +231,6 @@ impl Lists {
                 node.set(path.bottom, lowest.number());
             }
         }
-    }
-
-    /// Adds all spans of a length that none has here; `head` is the lowest.
-    pub fn adopt<T: Default>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>, head: Slot) {
-        let path = Path::to(blocks.at(head).len / GRANULE);
-        let bottom = self.bottom(nodes, path);
-        blocks.span_mut(head).node = bottom;
-        nodes.at_mut(bottom).set(path.bottom, head.number());
-        self.lengths += 1;
     }
 
     /// Takes out all spans of the smallest length; the lowest of them.

@@ -28,19 +28,13 @@ impl Sorted {
         self.lengths.partition_point(|(other, _)| *other < len)
     }
 
-    /// Adds a span.
+    /// Adds a span, or all of a length that none has here: then it is the lowest.
     pub fn insert<T: Default>(&mut self, blocks: &mut Blocks<T>, entry: Entry) {
         let place = self.from(entry.len);
         match self.lengths.get_mut(place) {
             Some((len, head)) if *len == entry.len => *head = tree::insert(blocks, *head, entry),
             _ => self.lengths.insert(place, (entry.len, entry.slot)),
         }
-    }
-
-    /// Adds all spans of a length that none has here; `head` is the lowest.
-    pub fn adopt<T: Default>(&mut self, blocks: &mut Blocks<T>, head: Slot) {
-        let len = blocks.at(head).len;
-        self.lengths.insert(self.from(len), (len, head));
     }
 
     /// Takes out all spans of the greatest length; the lowest of them.
