@@ -67,6 +67,7 @@ compile_error!("cuda-sys supports Linux on x86-64 and on aarch64 only");
 mod compat;
 #[cfg(feature = "nvtx")]
 pub mod nvtx;
+mod stream_calls;
 mod version;
 mod virtual_memory;
 
@@ -91,5 +92,6 @@ pub use cudart_sim::sys::*;
 pub use generated::*;
 
 pub use compat::*;
+pub use stream_calls::*;
 pub use version::*;
 pub use virtual_memory::*;

@@ -38,6 +38,7 @@ table! {
     cuGetErrorName cuCtxGetCurrent cuCtxGetId cuCtxGetDevice cuMemGetAddressRange cuMemAddressReserve cuMemAddressFree
     cuMemCreate cuMemRelease cuMemMap cuMemUnmap cuMemSetAccess cuMemGetAllocationGranularity
     cuMemRetainAllocationHandle cuPointerGetAttribute cuDeviceGetAttribute
+    cuMemcpyHtoDAsync cuMemcpyDtoHAsync cuEventRecord cuStreamIsCapturing
 }
 
 /// The version of the driver that brought memory pools.

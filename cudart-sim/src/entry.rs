@@ -36,7 +36,12 @@ pub(crate) trait NoStream {
 impl<T> NoStream for Argument<T> {}
 
 /// What a host function may ask, besides the questions about errors and versions (measured, all of them).
-const IN_HOST_FUNCTIONS: [Call; 2] = [Call::cudaGetDeviceCount, Call::cudaEventQuery];
+const IN_HOST_FUNCTIONS: [Call; 4] = [
+    Call::cudaGetDeviceCount,
+    Call::cudaEventQuery,
+    Call::cuEventRecord,
+    Call::cuStreamIsCapturing,
+];
 
 /// Runs the body of a C function. A failure becomes this thread's last error, except "not ready", which is none.
 /// `stream`: the first one among its arguments. A panic inside (a defect of the simulator) is caught and answered with `cudaErrorUnknown`.

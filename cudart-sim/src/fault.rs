@@ -39,6 +39,16 @@ fn device_of(stream: Option<usize>) -> u64 {
 
 /// The code with which this call is to fail, if a fault is set for it; `stream`: the one that it is given.
 pub(crate) fn injected(call: Call, stream: Option<usize>) -> Option<cudaError> {
+    find(call, stream, true)
+}
+
+/// As [`injected`], for a function of the driver that does the same as this one of the runtime. The fault is not used up: who is
+/// refused by the driver asks the runtime, and meets it there.
+pub(crate) fn injected_beside(call: Call, stream: usize) -> Option<cudaError> {
+    find(call, Some(stream), false)
+}
+
+fn find(call: Call, stream: Option<usize>, uses_up: bool) -> Option<cudaError> {
     if ACTIVE.load(Relaxed) == 0 {
         return None;
     }
@@ -56,8 +66,10 @@ pub(crate) fn injected(call: Call, stream: Option<usize>) -> Option<cudaError> {
         if rule.skip.load(Relaxed) > 0 {
             rule.skip.fetch_sub(1, Relaxed);
         } else if rule.left.load(Relaxed) > 0 {
-            rule.left.fetch_sub(1, Relaxed);
-            rule.fired.fetch_add(1, Relaxed);
+            if uses_up {
+                rule.left.fetch_sub(1, Relaxed);
+                rule.fired.fetch_add(1, Relaxed);
+            }
             return Some(rule.code);
         }
     }
@@ -71,6 +83,9 @@ pub struct Fault(Arc<Rule>);
 /// Makes the function of this name answer `code` instead of doing its work: the next call that this thread makes,
 /// unless [`after`](Fault::after), [`times`](Fault::times), [`any_thread`](Fault::any_thread) or
 /// [`on_device`](Fault::on_device) say otherwise. A failed call leaves its code as the last error, as every failed call does.
+///
+/// The driver's functions that do the same as `cudaMemcpyAsync`, `cudaEventRecord` and `cudaStreamIsCapturing` fail with them, and
+/// count as their calls where some are let pass; but only a call of the runtime's uses the fault up.
 ///
 /// ```
 /// use cudart_sim::sys;

@@ -111,6 +111,38 @@ fn a_fault_is_for_the_thread_that_set_it_unless_it_is_for_any() {
     assert_eq!(any.fired(), 2);
 }
 
+/// The driver's function refuses, and the runtime's says why: so who asks the driver first meets every fault.
+#[test]
+fn a_fault_of_the_runtime_is_met_at_the_driver_and_used_up_at_the_runtime() {
+    let _turn = machine();
+    let (s, e, mut h, mut d) = (stream(), event(), null_mut(), null_mut());
+    assert_eq!(cuda!(cudaHostAlloc(&mut h, 4096, 0)), 0);
+    assert_eq!(cuda!(cudaMalloc(&mut d, 4096)), 0);
+    let mut status = sys::cudaStreamCaptureStatus(9);
+    let copies = fail("cudaMemcpyAsync", UNKNOWN).after(2);
+    let record = fail("cudaEventRecord", UNKNOWN).on_device(0);
+    let asked = fail("cudaStreamIsCapturing", UNKNOWN);
+    let here = || driver!(cuMemcpyHtoDAsync: own MemcpyHtoDAsync(d as u64, h, 16, s));
+    let back = || driver!(cuMemcpyDtoHAsync: own MemcpyDtoHAsync(h, d as u64, 16, s));
+    assert_eq!((here(), back()), (0, 0), "two pass");
+    assert_eq!((here(), back(), here()), (999, 999, 999));
+    assert_eq!(driver!(cuEventRecord: own EventRecord(e, s)), 999);
+    let mut ask = || driver!(cuStreamIsCapturing: own StreamIsCapturing(s, &mut status));
+    assert_eq!(ask(), 999);
+    assert_eq!(cuda!(cudaPeekAtLastError()), 0, "the driver leaves none");
+    let fired = || [copies.fired(), record.fired(), asked.fired()];
+    assert_eq!(fired(), [0; 3]);
+    let kind = sys::cudaMemcpyKind::cudaMemcpyHostToDevice;
+    assert_eq!(cuda!(cudaMemcpyAsync(d, h, 16, kind, s)), 999);
+    assert_eq!(cuda!(cudaEventRecord(e, s)), 999);
+    let mut of_runtime = sys::cudaStreamCaptureStatus(9);
+    assert_eq!(cuda!(cudaStreamIsCapturing(s, &mut of_runtime)), 999);
+    assert_eq!(fired(), [1; 3]);
+    assert_eq!((here(), back(), ask()), (0, 0, 0));
+    assert_eq!(driver!(cuEventRecord: own EventRecord(e, s)), 0);
+    assert_eq!(cuda!(cudaGetLastError()), 999);
+}
+
 #[test]
 fn a_broken_context_answers_its_error_from_every_call_of_that_device() {
     let _turn = machine();
@@ -205,7 +237,8 @@ fn a_host_function_gets_800_from_every_function_but_the_questions() {
             "cudaPeekAtLastError" => 0,
             // Answered, but without a place for the answer, or an event.
             "cudaGetDeviceCount" => 1,
-            "cudaEventQuery" => 400,
+            "cudaEventQuery" | "cuEventRecord" => 400,
+            "cuStreamIsCapturing" => 1,
             _ if QUESTIONS.contains(&name) => 1,
             _ => 800,
         };

@@ -104,7 +104,7 @@ fn every_workload_is_measured_beside_the_references() {
         assert!(number("value") >= 0.0, "{line}");
         assert!(number("low") <= number("value") && number("value") <= number("high"));
         let subject = name(row, "subject");
-        assert!(["memmgr", "null", "list", "btree", "cuda"].contains(&&*subject));
+        assert!(["memmgr", "null", "list", "btree", "cuda", "+event"].contains(&&*subject));
         // Nothing can be compared with a loop alone, or with a figure of 0.
         let compared = !["memmgr", "null"].contains(&&*subject) && number("value") > 0.0;
         assert_eq!(row.get("ratio").is_some(), compared, "{line}");

@@ -1,4 +1,5 @@
-//! The calls of CUDA: no other file makes any. Each function is one CUDA call: refused at exit and in a forked child, counted by
+//! The calls of CUDA: no other file makes any. Each function is one CUDA call (or, where the driver's
+//! function fails that does the same for less, a second one that tells why): refused at exit and in a forked child, counted by
 //! name, its failure turned into an [`Error`](crate::Error) that leaves nothing behind in `cudaGetLastError`.
 //!
 //! Functions that take a handle or a pointer are unsafe: the caller vouches that it is alive. The crate's modules `stream`,
@@ -12,6 +13,7 @@ mod error;
 mod graph;
 mod memory;
 mod pool;
+mod quick;
 mod stream;
 pub(crate) mod virtual_memory;
 

@@ -66,7 +66,8 @@ fn an_allocation_records_nothing_and_a_free_one_event() {
         let mm = capped(8 * MIB);
         let foreign = Foreign::new();
         foreign.free(&mm, foreign.allocate(&mm, MIB));
-        let records = || cudart_sim::thread_calls_of("cudaEventRecord");
+        let of = cudart_sim::thread_calls_of;
+        let records = || of("cudaEventRecord") + of("cuEventRecord");
         for _ in 0..10 {
             let before = records();
             let block = foreign.allocate(&mm, MIB);

@@ -31,23 +31,32 @@ fn unknown(call: &str, what: &str, handle: usize) -> cudaError {
     INVALID_VALUE
 }
 
+pub(super) fn is_capturing(
+    call: &str,
+    stream: cudaStream_t,
+    status: *mut cudaStreamCaptureStatus,
+) -> Answer {
+    need(status)?;
+    let mut rt = lock();
+    let slot = rt.stream(stream as usize, call)?;
+    // The one question about it that kills nothing.
+    if rt.implicit(slot) {
+        return Err(cudaError::cudaErrorStreamCaptureImplicit);
+    }
+    let found = match rt.capture_status(slot) {
+        Status::None => cudaStreamCaptureStatus::cudaStreamCaptureStatusNone,
+        Status::Active => cudaStreamCaptureStatus::cudaStreamCaptureStatusActive,
+        Status::Dead => cudaStreamCaptureStatus::cudaStreamCaptureStatusInvalidated,
+    };
+    put(status, found)
+}
+
 api! {
     fn cudaStreamIsCapturing(
         stream: cudaStream_t,
         pCaptureStatus: *mut cudaStreamCaptureStatus,
     ) needs Context {
-        need(pCaptureStatus)?;
-        let mut rt = lock();
-        let slot = rt.stream(stream as usize, "cudaStreamIsCapturing")?;
-        // The one question about it that kills nothing.
-        if rt.implicit(slot) {
-            return Err(cudaError::cudaErrorStreamCaptureImplicit);
-        }
-        put(pCaptureStatus, match rt.capture_status(slot) {
-            Status::None => cudaStreamCaptureStatus::cudaStreamCaptureStatusNone,
-            Status::Active => cudaStreamCaptureStatus::cudaStreamCaptureStatusActive,
-            Status::Dead => cudaStreamCaptureStatus::cudaStreamCaptureStatusInvalidated,
-        })
+        is_capturing("cudaStreamIsCapturing", stream, pCaptureStatus)
     }
 
     fn cudaStreamGetCaptureInfo(

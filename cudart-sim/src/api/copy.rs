@@ -80,7 +80,7 @@ fn pitch_error(shape: Shape) -> cudaError {
 /// One end of a copy as the caller gives it.
 type End = *const c_void;
 
-fn copy(
+pub(super) fn copy(
     call: &str,
     dst: End,
     src: End,

@@ -1,15 +1,19 @@
-//! The functions of the driver that are found by name: virtual memory, and a few questions.
+//! The functions of the driver that are found by name: virtual memory, a few questions, and what copies need.
 //!
 //! They answer the numbers of the driver's errors, which are those of the runtime, and leave no last error.
 
-use super::{api, get, need, put};
+use super::{api, capture::is_capturing, copy::copy, event::record, get, need, put};
 use crate::calls::Call;
 use crate::device::Device;
 use crate::entry::{Needs, enter_driver};
 use crate::error::{Answer, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::runtime::lock;
-use crate::sys::{self, cudaDriverEntryPointQueryResult as Found, cudaError};
-use crate::{error, runtime, thread, vmm};
+use crate::sys::{
+    self, cudaDriverEntryPointQueryResult as Found, cudaError, cudaEvent_t, cudaMemcpyKind as Kind,
+    cudaStream_t, cudaStreamCaptureStatus,
+};
+use crate::work::Shape;
+use crate::{error, fault, runtime, thread, vmm};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
 /// Defines functions of the driver, checked against the header's type of each, and the table to find them in.
@@ -43,6 +47,15 @@ type CtxGetId = Option<unsafe extern "C" fn(sys::CUcontext, *mut c_ulonglong) ->
 
 /// The same of a device's attribute.
 type DeviceGetAttribute = Option<unsafe extern "C" fn(*mut c_int, c_uint, c_int) -> sys::CUresult>;
+
+/// The same of copies, of the record of an event, and of the question for a capture.
+type MemcpyHtoDAsync =
+    Option<unsafe extern "C" fn(u64, *const c_void, usize, cudaStream_t) -> sys::CUresult>;
+type MemcpyDtoHAsync =
+    Option<unsafe extern "C" fn(*mut c_void, u64, usize, cudaStream_t) -> sys::CUresult>;
+type EventRecord = Option<unsafe extern "C" fn(cudaEvent_t, cudaStream_t) -> sys::CUresult>;
+type StreamIsCapturing =
+    Option<unsafe extern "C" fn(cudaStream_t, *mut cudaStreamCaptureStatus) -> sys::CUresult>;
 
 /// Whether network adapters can reach memory that the functions here make, as the driver numbers the question.
 const MAPPED_MEMORY_RDMA: c_uint = 110;
@@ -240,6 +253,44 @@ driver! {
     ) is PointerGetAttribute, since 4000, needs Context {
         attribute_of(data, attribute, ptr)
     }
+
+    fn cuMemcpyHtoDAsync(
+        dstDevice: sys::CUdeviceptr_v2,
+        srcHost: *const c_void,
+        ByteCount: usize,
+        hStream: cudaStream_t,
+    ) is MemcpyHtoDAsync, since 2000, needs Context {
+        beside(Call::cudaMemcpyAsync, hStream)?;
+        let line = Shape::line(ByteCount);
+        copy("cuMemcpyHtoDAsync", dstDevice as *const c_void, srcHost, line, Kind::cudaMemcpyHostToDevice, Some(hStream))
+    }
+
+    fn cuMemcpyDtoHAsync(
+        dstHost: *mut c_void,
+        srcDevice: sys::CUdeviceptr_v2,
+        ByteCount: usize,
+        hStream: cudaStream_t,
+    ) is MemcpyDtoHAsync, since 2000, needs Context {
+        beside(Call::cudaMemcpyAsync, hStream)?;
+        let line = Shape::line(ByteCount);
+        copy("cuMemcpyDtoHAsync", dstHost, srcDevice as *const c_void, line, Kind::cudaMemcpyDeviceToHost, Some(hStream))
+    }
+
+    fn cuEventRecord(
+        hEvent: cudaEvent_t,
+        hStream: cudaStream_t,
+    ) is EventRecord, since 2000, needs Context {
+        beside(Call::cudaEventRecord, hStream)?;
+        record("cuEventRecord", hEvent, hStream)
+    }
+
+    fn cuStreamIsCapturing(
+        hStream: cudaStream_t,
+        captureStatus: *mut cudaStreamCaptureStatus,
+    ) is StreamIsCapturing, since 10000, needs Context {
+        beside(Call::cudaStreamIsCapturing, hStream)?;
+        is_capturing("cuStreamIsCapturing", hStream, captureStatus)
+    }
 }
 
 /// The device on which memory is to be made.
@@ -276,6 +327,11 @@ fn some_device() -> Answer {
     let rt = lock();
     let any = rt.devices.iter().any(|d| d.config.virtual_memory);
     any.then_some(()).ok_or(NOT_SUPPORTED)
+}
+
+/// Fails where a fault is set for the function of the runtime that does the same.
+fn beside(call: Call, stream: cudaStream_t) -> Answer {
+    fault::injected_beside(call, stream as usize).map_or(Ok(()), Err)
 }
 
 /// The allocation, the page-locked region or the mapped chunk that holds an address.

@@ -35,6 +35,34 @@ fn create(place: *mut cudaEvent_t, flags: c_uint) -> Answer {
     put(place, handle as cudaEvent_t)
 }
 
+pub(super) fn record(call: &str, event: cudaEvent_t, stream: cudaStream_t) -> Answer {
+    let mut rt = lock();
+    let slot = rt.stream(stream as usize, call)?;
+    let device = rt.engine.stream(slot).map(|s| s.device);
+    let known = rt.event(event as usize, call)?;
+    if device != Some(known.device) {
+        return Err(INVALID_HANDLE);
+    }
+    let timing = known.timing;
+    if let Some(mark) = rt.capture_record(slot)? {
+        let event = rt.event(event as usize, call)?;
+        (event.recorded, event.captured) = (None, Some(mark));
+        return Ok(());
+    }
+    let (work, time) = if timing {
+        let time = Arc::new(AtomicU64::new(0));
+        (Work::Stamp(time.clone()), Some(time))
+    } else {
+        (Work::Marker, None)
+    };
+    let (mut rt, point) = worker::submit(rt, call, slot, work, Vec::new())?;
+    if let Some(known) = rt.events.get_mut(event as usize) {
+        (known.recorded, known.captured) = (Some((point, time)), None);
+        check::recorded(event as usize, point.uid);
+    }
+    Ok(())
+}
+
 api! {
     fn cudaEventCreate(event: *mut cudaEvent_t) needs Context {
         create(event, 0)
@@ -45,31 +73,7 @@ api! {
     }
 
     fn cudaEventRecord(event: cudaEvent_t, stream: cudaStream_t) needs Context {
-        let mut rt = lock();
-        let slot = rt.stream(stream as usize, "cudaEventRecord")?;
-        let device = rt.engine.stream(slot).map(|s| s.device);
-        let known = rt.event(event as usize, "cudaEventRecord")?;
-        if device != Some(known.device) {
-            return Err(INVALID_HANDLE);
-        }
-        let timing = known.timing;
-        if let Some(mark) = rt.capture_record(slot)? {
-            let event = rt.event(event as usize, "cudaEventRecord")?;
-            (event.recorded, event.captured) = (None, Some(mark));
-            return Ok(());
-        }
-        let (work, time) = if timing {
-            let time = Arc::new(AtomicU64::new(0));
-            (Work::Stamp(time.clone()), Some(time))
-        } else {
-            (Work::Marker, None)
-        };
-        let (mut rt, point) = worker::submit(rt, "cudaEventRecord", slot, work, Vec::new())?;
-        if let Some(known) = rt.events.get_mut(event as usize) {
-            (known.recorded, known.captured) = (Some((point, time)), None);
-            check::recorded(event as usize, point.uid);
-        }
-        Ok(())
+        record("cudaEventRecord", event, stream)
     }
 
     fn cudaEventQuery(event: cudaEvent_t) needs Context {

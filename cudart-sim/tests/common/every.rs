@@ -182,6 +182,10 @@ pub fn every() -> Vec<Entry> {
             (null_mut(), null(), sys::CUmemAllocationGranularity_flags(0));
         cuMemRetainAllocationHandle as sys::PFN_cuMemRetainAllocationHandle_v11000, (null_mut(), null_mut());
         cuPointerGetAttribute as PointerGetAttribute, (null_mut(), 2, 0);
+        cuMemcpyHtoDAsync as MemcpyHtoDAsync, (0, null(), 16, null_mut());
+        cuMemcpyDtoHAsync as MemcpyDtoHAsync, (null_mut(), 0, 16, null_mut());
+        cuEventRecord as EventRecord, (null_mut(), null_mut());
+        cuStreamIsCapturing as StreamIsCapturing, (null_mut(), null_mut());
     });
     let listed: Vec<&str> = all.iter().map(|e| e.name).collect();
     for name in names() {

@@ -17,14 +17,31 @@ pub(crate) use cuda;
 
 /// Calls a function of the driver, found by its name; the answer is the number of the error.
 macro_rules! driver {
-    ($name:ident: $type:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: the type is the header's for a function of this name.
-        let function: sys::$type = unsafe { std::mem::transmute(symbol(stringify!($name), 13000)) };
+    ($name:ident: own $type:ident($($argument:expr),* $(,)?)) => {
+        driver!($name as $type, $($argument),*)
+    };
+    ($name:ident: $type:ident($($argument:expr),* $(,)?)) => {
+        driver!($name as sys::$type, $($argument),*)
+    };
+    ($name:ident as $type:ty, $($argument:expr),*) => {{
+        // SAFETY: the type is that of a function of this name.
+        let function: $type = unsafe { std::mem::transmute(symbol(stringify!($name), 13000)) };
         // SAFETY: as for the runtime's functions.
         unsafe { function.expect("the driver has it")($($argument),*) }.0
     }};
 }
 pub(crate) use driver;
+
+/// Functions of the driver whose types are not among the header's that are bound here.
+pub type MemcpyHtoDAsync =
+    Option<unsafe extern "C" fn(u64, *const c_void, usize, sys::cudaStream_t) -> sys::CUresult>;
+pub type MemcpyDtoHAsync =
+    Option<unsafe extern "C" fn(*mut c_void, u64, usize, sys::cudaStream_t) -> sys::CUresult>;
+pub type EventRecord =
+    Option<unsafe extern "C" fn(sys::cudaEvent_t, sys::cudaStream_t) -> sys::CUresult>;
+pub type StreamIsCapturing = Option<
+    unsafe extern "C" fn(sys::cudaStream_t, *mut sys::cudaStreamCaptureStatus) -> sys::CUresult,
+>;
 
 pub const MIB: usize = 1 << 20;
 pub const CHUNK: usize = 2 << 20;

@@ -1,7 +1,10 @@
-//! Copies through the manager beside plain `cudaMemcpyAsync` between the same buffers.
+//! Copies through the manager beside plain `cudaMemcpyAsync` between the same buffers, and beside what a program that keeps its
+//! buffers until a copy has ended calls in any case.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::io::Write;
+use std::ptr;
 use std::time::Instant;
 
 use cuda_sys as sys;
@@ -15,7 +18,7 @@ use crate::cuda;
 use crate::error::Result;
 
 /// Sizes in KiB.
-const SIZES: [usize; 6] = [64, 256, 1 << 10, 16 << 10, 256 << 10, 1 << 20];
+const SIZES: [usize; 7] = [4, 64, 256, 1 << 10, 16 << 10, 256 << 10, 1 << 20];
 /// Calls that are timed by themselves, before the stream is waited for.
 const CALLS: usize = 64;
 /// What one pass copies, so that small copies are timed many at once.
@@ -27,6 +30,67 @@ struct Ends<'a> {
     stream: &'a Stream,
     device: *mut c_void,
     host: *mut c_void,
+    events: Events,
+}
+
+/// Who copies.
+#[derive(Clone, Copy)]
+enum By {
+    /// The manager.
+    Memmgr,
+    /// `cudaMemcpyAsync` alone.
+    Plain,
+    /// `cudaMemcpyAsync`, the question whether the stream is being captured, and an event behind the copy.
+    WithEvent,
+}
+
+impl By {
+    /// All, with their names in the table.
+    const ALL: [(Self, &'static str); 3] = [
+        (Self::Memmgr, "memmgr"),
+        (Self::Plain, "cuda"),
+        (Self::WithEvent, "+event"),
+    ];
+}
+
+/// Events that are recorded in turn.
+struct Events {
+    all: Vec<sys::cudaEvent_t>,
+    next: Cell<usize>,
+}
+
+impl Events {
+    fn new() -> Result<Self> {
+        let mut events = Self {
+            all: Vec::with_capacity(CALLS),
+            next: Cell::new(0),
+        };
+        for _ in 0..CALLS {
+            let mut event = ptr::null_mut();
+            // SAFETY: `event` is a place for one event.
+            let status = unsafe {
+                sys::cudaEventCreateWithFlags(&raw mut event, sys::cudaEventDisableTiming)
+            };
+            cuda::check("cudaEventCreateWithFlags", status)?;
+            events.all.push(event);
+        }
+        Ok(events)
+    }
+
+    fn next(&self) -> sys::cudaEvent_t {
+        let next = self.next.get();
+        self.next.set((next + 1) % CALLS);
+        self.all.get(next).copied().unwrap_or(ptr::null_mut())
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        for event in &self.all {
+            // SAFETY: the event is this value's, which goes; CUDA keeps one that is still to be passed.
+            let _ = unsafe { sys::cudaEventDestroy(*event) };
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -67,29 +131,41 @@ impl Ends<'_> {
         cuda::check("cudaMemcpyAsync", status)
     }
 
-    fn one(&self, managed: bool, way: Way, size: usize) -> Result<()> {
-        if managed {
-            self.managed(way, size)
-        } else {
-            self.plain(way, size)
+    fn with_event(&self, way: Way, size: usize) -> Result<()> {
+        let stream = self.stream.as_raw().cast();
+        let mut status = sys::cudaStreamCaptureStatus::cudaStreamCaptureStatusNone;
+        // SAFETY: the stream is alive, and `status` a place for the answer.
+        let asked = unsafe { sys::cudaStreamIsCapturing(stream, &raw mut status) };
+        cuda::check("cudaStreamIsCapturing", asked)?;
+        self.plain(way, size)?;
+        // SAFETY: stream and event are alive.
+        let recorded = unsafe { sys::cudaEventRecord(self.events.next(), stream) };
+        cuda::check("cudaEventRecord", recorded)
+    }
+
+    fn one(&self, by: By, way: Way, size: usize) -> Result<()> {
+        match by {
+            By::Memmgr => self.managed(way, size),
+            By::Plain => self.plain(way, size),
+            By::WithEvent => self.with_event(way, size),
         }
     }
 
     /// Microseconds per copy, waiting included, of `count` copies.
-    fn whole(&self, managed: bool, way: Way, size: usize, count: usize) -> Result<f64> {
+    fn whole(&self, by: By, way: Way, size: usize, count: usize) -> Result<f64> {
         let start = Instant::now();
         for _ in 0..count {
-            self.one(managed, way, size)?;
+            self.one(by, way, size)?;
         }
         self.stream.synchronize()?;
         Ok(start.elapsed().as_nanos() as f64 / count as f64 / 1e3)
     }
 
     /// Nanoseconds per call, without the copies themselves.
-    fn call(&self, managed: bool, way: Way, size: usize) -> Result<f64> {
+    fn call(&self, by: By, way: Way, size: usize) -> Result<f64> {
         let start = Instant::now();
         for _ in 0..CALLS {
-            self.one(managed, way, size)?;
+            self.one(by, way, size)?;
         }
         let elapsed = start.elapsed();
         self.stream.synchronize()?;
@@ -97,30 +173,32 @@ impl Ends<'_> {
     }
 }
 
-/// The samples of both kinds of call, which take turns; the first, of warm-up, are left out.
-fn samples(passes: usize, mut one: impl FnMut(bool) -> Result<f64>) -> Result<[Vec<f64>; 2]> {
-    let mut found = [Vec::new(), Vec::new()];
+/// The rows of all who copy, who take turns; the first samples, of warm-up, are left out.
+fn rows(
+    case: &str,
+    unit: &'static str,
+    passes: usize,
+    mut one: impl FnMut(By) -> Result<f64>,
+) -> Result<Vec<Row>> {
+    let mut samples = By::ALL.map(|_| Vec::new());
     for pass in 0..=passes {
-        for (samples, managed) in found.iter_mut().zip([true, false]) {
-            let sample = one(managed)?;
+        for (samples, (by, _)) in samples.iter_mut().zip(By::ALL) {
+            let sample = one(by)?;
             if pass > 0 {
                 samples.push(sample);
             }
         }
     }
-    Ok(found)
-}
-
-fn rows(case: &str, unit: &'static str, [ours, plain]: [Vec<f64>; 2]) -> Vec<Row> {
-    vec![
-        Row::new("copy", case, "memmgr", unit, &ours),
-        Row::new("copy", case, "cuda", unit, &plain),
-    ]
+    let rows = samples.iter().zip(By::ALL);
+    Ok(rows
+        .map(|(samples, (_, name))| Row::new("copy", case, name, unit, samples))
+        .collect())
 }
 
 pub fn run<W: Write>(bench: &mut Bench<'_, W>) -> Result<()> {
-    let text = "page-locked memory and the device, beside plain cudaMemcpyAsync (cuda); us \
-        per copy, and ns per call without waiting";
+    let text = "page-locked memory and the device, beside plain cudaMemcpyAsync (cuda), and \
+        beside that with the question for a capture and an event (+event); us per copy, \
+        and ns per call without waiting";
     bench.heading("copy", text, bench.passes(PASSES))?;
     let largest = if bench.quick() { 16 << 10 } else { 1 << 20 };
     for kib in SIZES.into_iter().filter(|kib| *kib <= largest) {
@@ -147,11 +225,12 @@ fn measure<W: Write>(bench: &mut Bench<'_, W>, ends: &Ends<'_>, size: usize) -> 
     let kib = size >> 10;
     for (word, way) in [("H2D", Way::ToDevice), ("D2H", Way::ToHost)] {
         let count = (PASS_BYTES / size).clamp(1, CALLS);
-        let whole = samples(passes, |managed| ends.whole(managed, way, size, count))?;
-        bench.report(rows(&format!("{word} {}", name(kib)), "us", whole))?;
+        let case = format!("{word} {}", name(kib));
+        let whole = |by| ends.whole(by, way, size, count);
+        bench.report(rows(&case, "us", passes, whole)?)?;
         if kib < 1 << 10 {
-            let calls = samples(passes, |managed| ends.call(managed, way, size))?;
-            bench.report(rows(&format!("{word} {} call", name(kib)), "ns", calls))?;
+            let call = |by| ends.call(by, way, size);
+            bench.report(rows(&format!("{case} call"), "ns", passes, call)?)?;
         }
     }
     Ok(())
@@ -193,6 +272,7 @@ impl<'a> Buffers<'a> {
                     stream,
                     device,
                     host,
+                    events: Events::new()?,
                 },
             })),
             (host, device) => {

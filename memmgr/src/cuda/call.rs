@@ -27,19 +27,25 @@ pub(crate) fn as_host_function<T>(f: impl FnOnce() -> T) -> T {
 }
 
 /// Refuses where no call may be made; in a host function with what CUDA would answer.
+#[inline]
 pub(super) fn gate(which: Call) -> Result<()> {
     mark();
     process::gate()?;
     if IN_HOST_FUNCTION.try_with(Cell::get).unwrap_or(false) {
-        return Err(Error::Cuda {
-            call: NAMES[which as usize],
-            code: NOT_PERMITTED,
-            name: "cudaErrorNotPermitted".to_owned(),
-            description: "operation not permitted (in a host function)".to_owned(),
-            also_pending: None,
-        });
+        return Err(not_permitted(which));
     }
     Ok(())
+}
+
+#[cold]
+fn not_permitted(which: Call) -> Error {
+    Error::Cuda {
+        call: NAMES[which as usize],
+        code: NOT_PERMITTED,
+        name: "cudaErrorNotPermitted".to_owned(),
+        description: "operation not permitted (in a host function)".to_owned(),
+        also_pending: None,
+    }
 }
 
 /// Makes one CUDA call.

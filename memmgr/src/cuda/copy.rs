@@ -1,6 +1,6 @@
 //! Copies and fills.
 
-use super::{RawStream, call::call, count::Call, pointer};
+use super::{RawStream, call::call, count::Call, pointer, quick::by_driver};
 use crate::error::Result;
 use cuda_sys as sys;
 
@@ -34,9 +34,22 @@ pub(crate) unsafe fn memcpy_async(
     kind: CopyKind,
     stream: RawStream,
 ) -> Result<()> {
+    let (dst, src) = (pointer(dst), pointer(src));
+    // SAFETY: as this function demands.
+    let copied = by_driver(Call::MemcpyAsync, stream, |driver| unsafe {
+        match kind {
+            CopyKind::HostToDevice => driver.to_device(dst, src, size, stream.get()),
+            CopyKind::DeviceToHost => driver.to_host(dst, src, size, stream.get()),
+            CopyKind::DeviceToDevice => false,
+        }
+        .then_some(())
+    });
+    if copied.is_some() {
+        return Ok(());
+    }
     // SAFETY: as this function demands.
     call(Call::MemcpyAsync, || unsafe {
-        sys::cudaMemcpyAsync(pointer(dst), pointer(src), size, kind.get(), stream.get())
+        sys::cudaMemcpyAsync(dst, src, size, kind.get(), stream.get())
     })
 }
 

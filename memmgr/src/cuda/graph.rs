@@ -4,6 +4,7 @@ use super::{
     CaptureMode, RawExec, RawGraph, RawStream,
     call::{call, call_relaxed},
     count::Call,
+    quick::by_driver,
 };
 use crate::error::{Error, Result};
 use cuda_sys as sys;
@@ -14,12 +15,20 @@ use std::{ffi::c_void, ptr};
 /// # Safety
 /// The handle is alive.
 pub(crate) unsafe fn stream_is_capturing(stream: RawStream) -> Result<bool> {
-    let mut status = sys::cudaStreamCaptureStatus::cudaStreamCaptureStatusNone;
+    let none = sys::cudaStreamCaptureStatus::cudaStreamCaptureStatusNone;
+    // SAFETY: the handle is alive.
+    let asked = by_driver(Call::StreamIsCapturing, stream, |driver| unsafe {
+        driver.capture_status(stream.get())
+    });
+    if let Some(status) = asked {
+        return Ok(status != none);
+    }
+    let mut status = none;
     // SAFETY: the handle is alive, `status` is a place for one status.
     call(Call::StreamIsCapturing, || unsafe {
         sys::cudaStreamIsCapturing(stream.get(), &mut status)
     })?;
-    Ok(status != sys::cudaStreamCaptureStatus::cudaStreamCaptureStatusNone)
+    Ok(status != none)
 }
 
 /// The number of the capture that a stream is in, and its graph; `None` for no capture or an invalidated one.

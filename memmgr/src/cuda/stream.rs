@@ -4,6 +4,7 @@ use super::{
     RawEvent, RawStream,
     call::{ask, call, call_relaxed},
     count::Call,
+    quick::by_driver,
 };
 use crate::error::Result;
 use cuda_sys as sys;
@@ -116,6 +117,13 @@ pub(crate) fn event_create() -> Result<RawEvent> {
 /// # Safety
 /// Both handles are alive and of one device.
 pub(crate) unsafe fn event_record(event: RawEvent, stream: RawStream) -> Result<()> {
+    // SAFETY: as this function demands.
+    let recorded = by_driver(Call::EventRecord, stream, |driver| unsafe {
+        driver.record(event.get(), stream.get()).then_some(())
+    });
+    if recorded.is_some() {
+        return Ok(());
+    }
     // SAFETY: as this function demands.
     call(Call::EventRecord, || unsafe {
         sys::cudaEventRecord(event.get(), stream.get())

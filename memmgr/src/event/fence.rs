@@ -99,12 +99,14 @@ impl Fence {
         });
         match recorded {
             Ok((event, begun, ended)) => {
-                let mut fence = Self::unrecorded(core.clone());
-                fence.state = Mutex::new(State::Recorded);
-                fence.begun = AtomicU64::new(begun);
-                fence.ended = AtomicU64::new(ended);
-                let _ = fence.event.set(event);
-                (Arc::new(fence), Ok(()))
+                let fence = Arc::new(Self {
+                    state: Mutex::new(State::Recorded),
+                    begun: AtomicU64::new(begun),
+                    ended: AtomicU64::new(ended),
+                    event: OnceLock::from(event),
+                    ..Self::unrecorded(core.clone())
+                });
+                (fence, Ok(()))
             }
             Err(error) => {
                 let fence = Self::open(core.clone());

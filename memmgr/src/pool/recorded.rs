@@ -59,18 +59,41 @@ pub(crate) struct Use {
     pub writes: bool,
 }
 
+impl Use {
+    /// Whether nobody needs it any more once a use like this is recorded: it has finished, or finishes before that does and says
+    /// no more.
+    #[inline]
+    fn is_needless_after(&self, fence: &Fence, span: Span, writes: bool) -> bool {
+        self.fence.is_done()
+            || (fence.covers(&self.fence)
+                && (writes || !self.writes || planted::is_made(Mistake::ReadsReplaceWrites))
+                && (span.contains(self.span) || planted::is_made(Mistake::UsesCoverOtherParts)))
+    }
+}
+
+/// Puts a use in the place of the last of a few, if that is the only one that is needless then. Whether it has.
+#[inline]
+pub(super) fn replace(uses: &mut [Use], span: Span, fence: &Arc<Fence>, writes: bool) -> bool {
+    let needless = |used: &Use| used.is_needless_after(fence, span, writes);
+    match uses.split_last_mut() {
+        Some((last, others))
+            if others.len() < FEW && needless(last) && !others.iter().any(needless) =>
+        {
+            last.fence = fence.clone();
+            (last.span, last.writes) = (span, writes);
+            true
+        }
+        _ => false,
+    }
+}
+
+/// So many uses are looked at one by one: a block that is written and then read again and again has two.
+const FEW: usize = 3;
+
 /// Adds a use to a list; those that it covers go, so that a block that is copied for ever keeps a short list. A use of
 /// another part of the block covers nothing.
 fn add_use(uses: &mut Vec<Use>, new: Use) {
-    let anywhere = planted::is_made(Mistake::UsesCoverOtherParts);
-    let reads = planted::is_made(Mistake::ReadsReplaceWrites);
-    uses.retain(|old| {
-        let needless = old.fence.is_done()
-            || (new.fence.covers(&old.fence)
-                && (new.writes || !old.writes || reads)
-                && (anywhere || new.span.contains(old.span)));
-        !needless
-    });
+    uses.retain(|old| !old.is_needless_after(&new.fence, new.span, new.writes));
     uses.push(new);
     if uses.len() >= TOO_MANY_USES && uses.len().is_multiple_of(MANY_USES) {
         join_uses(uses);

@@ -4,7 +4,7 @@ use super::{
     Freed, Pool, State,
     best_fit::OwnerId,
     order::add_follower,
-    recorded::{Span, pending_uses, query_all, record, uses_of_others},
+    recorded::{self, Span, pending_uses, query_all, record, uses_of_others},
 };
 use crate::{
     checker,
@@ -25,6 +25,15 @@ pub(crate) struct BlockRange {
 }
 
 impl BlockRange {
+    /// The `size` bytes at `address` in the block that starts at `start`.
+    #[inline]
+    pub fn new(start: usize, address: usize, size: usize) -> Self {
+        Self {
+            start,
+            span: Span::new(address, size),
+        }
+    }
+
     /// The whole block that starts there.
     pub fn all(start: usize) -> Self {
         Self {
@@ -65,6 +74,38 @@ pub(crate) fn kept_by_a_graph(address: usize) -> Error {
         address,
         "it lies in a block that was freed and that only a captured graph keeps",
     )
+}
+
+/// What a copy does with its two blocks, where the thread has the lock's bias and each block is used from its start: nearly
+/// always. Both answer whether they have done it; if not, [`Pool::locate`] and [`Pool::add_use`] do it at length.
+impl Pool {
+    /// Whether a live block begins at `address` that has so many bytes and was not freed.
+    #[inline(always)]
+    pub fn begins_at(&self, address: usize, size: usize) -> bool {
+        let Some(state) = self.state.lock_with_bias() else {
+            return false;
+        };
+        let live = (state.space.find(address)).and_then(|slot| state.space.data_at(slot));
+        live.is_some_and(|live| {
+            live.front().is_none()
+                && size <= live.requested
+                && state.extras.of(live).freed.is_none()
+                && !state.last.rests()
+        })
+    }
+
+    /// Records a use in place of the block's last one, which it makes needless.
+    #[inline(always)]
+    pub fn replace_use(&self, block: BlockRange, fence: &Arc<Fence>, writes: bool) -> bool {
+        let Some(mut guard) = self.state.lock_with_bias() else {
+            return false;
+        };
+        let state = &mut *guard;
+        let live = (state.space.find(block.start)).and_then(|slot| state.space.data_at(slot));
+        live.filter(|live| live.front().is_none() && !state.last.rests())
+            .and_then(|live| state.extras.of_mut(live))
+            .is_some_and(|extra| recorded::replace(&mut extra.uses, block.span, fence, writes))
+    }
 }
 
 impl Pool {
@@ -126,10 +167,7 @@ impl Pool {
             }
             Some(live) => {
                 check_inside(address, size, live.addr, live.data.requested)?;
-                Ok(Some(BlockRange {
-                    start: live.addr,
-                    span: Span::new(address, size),
-                }))
+                Ok(Some(BlockRange::new(live.addr, address, size)))
             }
             None if state.space.segment_of(address).is_some() => Err(Error::unknown(
                 address,

@@ -28,20 +28,25 @@ macro_rules! ok {
     };
 }
 
-/// Calls a function of the driver, found by its name the first time; the answer is the number of the error.
+/// Calls a function of the driver, found by its name the first time; the answer is the number of the error. Its type is the
+/// header's of that name, or the one given.
 macro_rules! driver {
-    ($name:literal, $type:ident($($argument:expr),* $(,)?)) => {{
+    ($name:literal, type $type:ident($($argument:expr),* $(,)?)) => {{
         static FOUND: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
         let at = *FOUND.get_or_init(|| {
             let at = $crate::cuda::sys::driver_entry_point($name, 12000);
             at.expect("the driver has it").expose_provenance()
         });
         let at = std::ptr::with_exposed_provenance_mut::<std::ffi::c_void>(at);
-        // SAFETY: the type is the header's for a function of this name.
-        let function: $crate::cuda::sys::$type = unsafe { std::mem::transmute(at) };
+        // SAFETY: the type is that of a function of this name.
+        let function: $type = unsafe { std::mem::transmute(at) };
         let function = function.expect("it is not null");
         // SAFETY: as for the runtime's functions.
         unsafe { function($($argument),*) }.0
+    }};
+    ($name:literal, $type:ident($($argument:expr),* $(,)?)) => {{
+        use $crate::cuda::sys::$type;
+        driver!($name, type $type($($argument),*))
     }};
 }
 
@@ -255,6 +260,34 @@ pub fn on_device_0() -> sys::CUmemAllocationProp {
         location: LOCATION,
         ..Default::default()
     }
+}
+
+/// The driver's functions for streams; their types are not among the header's that are bound here.
+type HtoD = Option<unsafe extern "C" fn(u64, Pointer, usize, Stream) -> sys::CUresult>;
+type DtoH = Option<unsafe extern "C" fn(Pointer, u64, usize, Stream) -> sys::CUresult>;
+type Record = Option<unsafe extern "C" fn(Event, Stream) -> sys::CUresult>;
+type IsCapturing = Option<unsafe extern "C" fn(Stream, *mut u32) -> sys::CUresult>;
+
+/// `cuMemcpyHtoDAsync`.
+pub fn to_device(d: Pointer, h: Pointer, len: usize, s: Stream) -> u32 {
+    driver!(c"cuMemcpyHtoDAsync", type HtoD(d as u64, h, len, s))
+}
+
+/// `cuMemcpyDtoHAsync`.
+pub fn to_host(h: Pointer, d: Pointer, len: usize, s: Stream) -> u32 {
+    driver!(c"cuMemcpyDtoHAsync", type DtoH(h, d as u64, len, s))
+}
+
+/// `cuEventRecord`.
+pub fn record(e: Event, s: Stream) -> u32 {
+    driver!(c"cuEventRecord", type Record(e, s))
+}
+
+/// `cuStreamIsCapturing`: its answer, and the status.
+pub fn is_capturing(s: Stream) -> (u32, u32) {
+    let mut status = 9;
+    let code = driver!(c"cuStreamIsCapturing", type IsCapturing(s, &mut status));
+    (code, status)
 }
 
 pub fn reserve(len: usize) -> (u32, u64) {

@@ -21,6 +21,7 @@ mod pools;
 mod queues;
 mod relied_upon;
 mod sizes;
+mod stream_calls;
 mod streams;
 mod two_devices;
 mod virtual_memory;
@@ -206,6 +207,7 @@ const SUBJECTS: &[&[Fact]] = &[
     waiting::FACTS,
     queues::FACTS,
     streams::FACTS,
+    stream_calls::FACTS,
     pools::FACTS,
     capture::FACTS,
     virtual_memory::FACTS,

@@ -213,7 +213,29 @@ fn copies_of_pools() {
     destroy([b]);
 }
 
+fn calls_of_the_driver() {
+    if !two() {
+        return;
+    }
+    let (s, d, e) = there(|| (stream(), malloc(MIB), event()));
+    let h = pinned(MIB);
+    is("question for a capture", is_capturing(s), (0, 0));
+    is("copy to the device", to_device(d, h, KIB, s), 0);
+    is("copy to the host", to_host(h, d, KIB, s), 0);
+    is("record", record(e, s), 0);
+    is("record of an event of device 0", record(event(), s), 400);
+    is("here still", current(), 0);
+    ok!(cudaStreamSynchronize(s));
+    there(|| {
+        ok!(cudaFree(d));
+        ok!(cudaEventDestroy(e));
+        destroy([s]);
+    });
+    ok!(cudaFreeHost(h));
+}
+
 facts! {
+    calls_of_the_driver, Assumed: "The driver's copies, records and question for a capture work on a stream of another device than the current one (needs two devices)";
     current_is_of_the_thread, Documentation: "The current device is the thread's own (needs two devices)";
     streams, Documentation: "A stream made on a device belongs to it, is used from any other, and default streams follow the current device (needs two devices)";
     events, Documentation: "An event is refused by another device's stream (400), but queried and waited for from there (needs two devices)";
