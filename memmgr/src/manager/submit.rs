@@ -7,8 +7,6 @@ use crate::{
     device::on_device,
     error::{Error, Place, Result},
     event::Fence,
-    planted::{self, Mistake},
-    pool::{BlockRange, Pool},
     process, spans,
     stream::{Handle, StreamKind},
 };
@@ -52,16 +50,6 @@ impl Touched {
     }
 }
 
-/// A block that an operation touches.
-#[derive(Clone, Copy)]
-struct Found<'a> {
-    home: Home,
-    /// Its pool, if it was found where it was looked for first.
-    near: Option<&'a Pool>,
-    block: BlockRange,
-    writes: bool,
-}
-
 impl Inner {
     /// Submits work that touches ranges: checks those that belong to the manager, submits, and marks their blocks, also when
     /// the submission failed.
@@ -80,15 +68,21 @@ impl Inner {
         process::gate()?;
         let mut blocks = [None; N];
         for (range, block) in ranges.iter().zip(&mut blocks) {
-            *block = self.touched(range, handle)?;
+            if range.address == 0 {
+                return Err(Error::unknown(0, "null"));
+            }
+            let device = range.on_device.then_some(handle.device());
+            *block = self
+                .find_near(range.address, range.size, device)?
+                .map(|(home, block)| (home, block, range.writes));
         }
-        let blocks = || blocks.iter().flatten();
+        let blocks = || blocks.iter().flatten().copied();
         // What is captured has not run when it is over, and runs again and again: the graph keeps its blocks.
-        let homes = blocks().map(|found| found.home);
+        let homes = blocks().map(|(home, ..)| home);
         let _steady = handle.core().steady()?;
         if let Some(keeper) = capture::keeper(handle)? {
-            for found in blocks() {
-                keeper.keep(self, found.home, found.block, found.writes);
+            for (home, block, writes) in blocks() {
+                keeper.keep(self, home, block, writes);
             }
             return self.on_device_of(handle, homes, work);
         }
@@ -97,63 +91,10 @@ impl Inner {
             return submitted;
         }
         let (fence, recorded) = Fence::after_work(handle);
-        for found in blocks() {
-            self.mark(found, &fence);
+        for (home, block, writes) in blocks() {
+            self.add_use(home, block, &fence, writes);
         }
         submitted.and(recorded)
-    }
-
-    /// The block that a range lies in, if it is memory of this manager.
-    #[inline]
-    fn touched(&self, range: &Touched, handle: &Handle) -> Result<Option<Found<'_>>> {
-        let Touched {
-            address,
-            size,
-            writes,
-            on_device,
-        } = *range;
-        if address == 0 {
-            return Err(Error::unknown(0, "null"));
-        }
-        let near = if on_device {
-            (self.known_state(handle.device()))
-                .map(|state| (Home::Pool(state.ordinal), &state.pool))
-        } else {
-            Some((Home::Pinned, &*self.pinned))
-        };
-        if let Some((home, pool)) = near
-            && pool.begins_at(address, size)
-        {
-            return Ok(Some(Found {
-                home,
-                near: Some(pool),
-                block: BlockRange::new(address, address, size),
-                writes,
-            }));
-        }
-        let found = self.find_near(address, size, on_device.then_some(handle.device()))?;
-        Ok(found.map(|(home, block)| Found {
-            home,
-            near: None,
-            block,
-            writes,
-        }))
-    }
-
-    /// Marks a block with work that touches it.
-    #[inline]
-    fn mark(&self, found: &Found<'_>, fence: &Arc<Fence>) {
-        let Found {
-            home,
-            near,
-            block,
-            writes,
-        } = *found;
-        let forgets = planted::is_made(Mistake::UsesAreForgotten);
-        if forgets || near.is_some_and(|pool| pool.replace_use(block, fence, writes)) {
-            return;
-        }
-        self.add_use(home, block, fence, writes);
     }
 
     /// # Safety

@@ -45,6 +45,7 @@ impl MemoryManager {
 
 impl Inner {
     /// The live block that contains the range, if it is memory of this manager at all.
+    #[inline]
     pub(super) fn find(&self, address: usize, size: usize) -> Result<Option<(Home, BlockRange)>> {
         match self.pinned.locate(address, size)? {
             Some(block) => Ok(Some((Home::Pinned, block))),
@@ -59,6 +60,7 @@ impl Inner {
     }
 
     /// As [`Inner::find`], for an address that probably belongs to this device: its tables are searched first.
+    #[inline(always)]
     pub(super) fn find_near(
         &self,
         address: usize,
@@ -99,6 +101,7 @@ impl Inner {
     }
 
     /// Records a use of a block.
+    #[inline(always)]
     pub fn add_use(&self, home: Home, block: BlockRange, fence: &Arc<Fence>, writes: bool) {
         if planted::is_made(Mistake::UsesAreForgotten) {
             return;

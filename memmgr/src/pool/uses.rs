@@ -77,11 +77,11 @@ pub(crate) fn kept_by_a_graph(address: usize) -> Error {
 }
 
 /// What a copy does with its two blocks, where the thread has the lock's bias and each block is used from its start: nearly
-/// always. Both answer whether they have done it; if not, [`Pool::locate`] and [`Pool::add_use`] do it at length.
+/// always. Both answer whether they have done it; if not, nothing has changed.
 impl Pool {
     /// Whether a live block begins at `address` that has so many bytes and was not freed.
     #[inline(always)]
-    pub fn begins_at(&self, address: usize, size: usize) -> bool {
+    fn begins_at(&self, address: usize, size: usize) -> bool {
         let Some(state) = self.state.lock_with_bias() else {
             return false;
         };
@@ -96,7 +96,7 @@ impl Pool {
 
     /// Records a use in place of the block's last one, which it makes needless.
     #[inline(always)]
-    pub fn replace_use(&self, block: BlockRange, fence: &Arc<Fence>, writes: bool) -> bool {
+    fn replace_use(&self, block: BlockRange, fence: &Arc<Fence>, writes: bool) -> bool {
         let Some(mut guard) = self.state.lock_with_bias() else {
             return false;
         };
@@ -150,7 +150,16 @@ impl Pool {
     }
 
     /// The live block in which `size` bytes at `address` lie; `None` if the address belongs to no segment of the pool.
+    #[inline]
     pub fn locate(&self, address: usize, size: usize) -> Result<Option<BlockRange>> {
+        if self.begins_at(address, size) {
+            return Ok(Some(BlockRange::new(address, address, size)));
+        }
+        self.locate_inside(address, size)
+    }
+
+    #[inline(never)]
+    fn locate_inside(&self, address: usize, size: usize) -> Result<Option<BlockRange>> {
         let mut state = self.state.lock();
         let mut slot = state.space.find_containing(address);
         if let Some(live) = slot.and_then(|slot| state.space.live_at(slot))
@@ -178,7 +187,15 @@ impl Pool {
     }
 
     /// Records a use of a part of a live block.
+    #[inline]
     pub fn add_use(&self, block: BlockRange, fence: &Arc<Fence>, writes: bool) {
+        if !self.replace_use(block, fence, writes) {
+            self.add_another_use(block, fence, writes);
+        }
+    }
+
+    #[inline(never)]
+    fn add_another_use(&self, block: BlockRange, fence: &Arc<Fence>, writes: bool) {
         let many = self
             .lock_block(block.start)
             .make_extra(block.start)
