@@ -62,6 +62,13 @@ impl Last {
         self.rests
     }
 
+    /// Whether nothing has happened since the block that starts at `addr` was handed out. It has no recorded use, then, and may
+    /// rest.
+    #[inline]
+    pub fn is(&self, addr: usize) -> bool {
+        self.addr == addr
+    }
+
     /// A block was handed out of memory that is the same owner's if it is freed now, and none rests.
     #[inline]
     pub fn note(&mut self, taken: Single, requested: usize, on: Option<&Handle>, raw: bool) {

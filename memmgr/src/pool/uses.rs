@@ -102,7 +102,9 @@ impl Pool {
         };
         let state = &mut *guard;
         let live = (state.space.find(block.start)).and_then(|slot| state.space.data_at(slot));
-        live.filter(|live| live.front().is_none() && !state.last.rests())
+        // What was handed out last has no use yet, and must not rest once it has one.
+        let busy = state.last.rests() || state.last.is(block.start);
+        live.filter(|live| live.front().is_none() && !busy)
             .and_then(|live| state.extras.of_mut(live))
             .is_some_and(|extra| recorded::replace(&mut extra.uses, block.span, fence, writes))
     }
