@@ -88,7 +88,8 @@ pub(super) fn best_run<T: Default>(
     let mut place = 0;
     while let Some(first) = seams.get(place).copied() {
         let Block { prev, next, .. } = *blocks.at(first);
-        let Some(owner) = blocks.at(first).owner() else {
+        let (owner, behind) = (blocks.at(first).owner(), blocks.owner(next));
+        let Some((owner, behind)) = owner.zip(behind) else {
             blocks.at_mut(first).seam = false;
             seams.swap_remove(place);
             continue;
@@ -96,7 +97,7 @@ pub(super) fn best_run<T: Default>(
         place = place.saturating_add(1);
         // Only the first span of the longest run around this seam counts, so that each run comes once.
         if usable(owner).is_some()
-            && blocks.owner(next).and_then(&usable).is_some()
+            && usable(behind).is_some()
             && blocks.owner(prev).and_then(&usable).is_none()
             && collect_run(blocks, first, request, &usable, run)
             && let Some(found) = window.best_of(run, request)
