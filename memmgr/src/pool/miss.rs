@@ -236,7 +236,8 @@ impl Pool {
         crate::stream::finish_retirements();
         let candidates = self.state.lock().order.candidates(all);
         let mut done: Vec<Arc<Fence>> = Vec::new();
-        let ask = || {
+        let count = candidates.iter().map(Vec::len).sum();
+        ask_at_once(count, || {
             for queue in candidates {
                 for fence in queue {
                     match fence.query() {
@@ -251,9 +252,7 @@ impl Pool {
                     }
                 }
             }
-            Ok(())
-        };
-        ask_at_once(ask);
+        });
         let mut state = self.state.lock();
         state.complete(&done, all);
         if all || state.order.is_crowded() {
@@ -599,9 +598,18 @@ impl State {
     }
 }
 
-/// Asks several questions with one change of the thread's capture mode. Where that is refused there are no answers.
-fn ask_at_once(ask: impl FnOnce() -> Result<()>) {
-    if let Err(error) = cuda::relaxed(ask) {
+/// Asks so many questions, which are about work that is going on: with one change of the thread's capture mode, where each would
+/// change it for itself. Where that is refused there are no answers.
+fn ask_at_once(count: usize, ask: impl FnOnce()) {
+    if count < 2 {
+        ask();
+        return;
+    }
+    let asked = cuda::relaxed(|| {
+        ask();
+        Ok(())
+    });
+    if let Err(error) = asked {
         tracing::debug!(%error, "nothing could be asked");
     }
 }
@@ -609,12 +617,10 @@ fn ask_at_once(ask: impl FnOnce() -> Result<()>) {
 /// Those of the epochs, which have ended, whose stream turns out to be idle: they are complete. Epochs of one stream lie side by
 /// side.
 fn idle_of(mut ended: Vec<Arc<Fence>>) -> Vec<Arc<Fence>> {
-    if ended.is_empty() {
-        return ended;
-    }
-    let mut asked: Option<(u64, bool)> = None;
+    let streams = ended.chunk_by(|one, other| one.core().uid == other.core().uid);
     let mut done = Vec::new();
-    ask_at_once(|| {
+    ask_at_once(streams.count(), || {
+        let mut asked: Option<(u64, bool)> = None;
         ended.retain(|fence| {
             let uid = fence.core().uid;
             let is_idle = match asked {
@@ -629,7 +635,6 @@ fn idle_of(mut ended: Vec<Arc<Fence>>) -> Vec<Arc<Fence>> {
             is_done
         });
         done = std::mem::take(&mut ended);
-        Ok(())
     });
     done
 }
