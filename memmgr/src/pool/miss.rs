@@ -59,20 +59,22 @@ impl Pool {
             Place::Device(device) => context::check(device)?,
             Place::Pinned => context::check_all()?,
         }
-        self.prepare()?;
-        let reuse = {
-            let state = self.state.lock();
-            if let Some(limit) = state.config.limit.filter(|limit| rounded > *limit) {
-                return Err(Error::LimitExceeded {
-                    place: self.place(),
-                    requested: size,
-                    limit,
-                });
-            }
-            state.config.reuse
+        let above = |limit| Error::LimitExceeded {
+            place: self.place(),
+            requested: size,
+            limit,
         };
-        self.release_retiring();
-        self.tidy();
+        let begun = self.state.lock().begin(rounded);
+        let reuse = match begun.map_err(above)? {
+            Some(reuse) => reuse,
+            None => {
+                self.prepare()?;
+                let reuse = self.state.lock().reuse(rounded).map_err(above)?;
+                self.release_retiring();
+                self.tidy();
+                reuse
+            }
+        };
         let mut settled = reuse == Reuse::PreferSpeed;
         // Each turn either serves the request, or waits for another thread's growth.
         loop {
@@ -174,21 +176,32 @@ impl Pool {
 
     /// Asks about closed epochs and recorded uses, and searches again.
     fn look(&self, request: Request<'_>) -> Option<usize> {
-        let search = || self.state.lock().take_if_changed(request);
-        // First what is cheap; then everything: before growing, nothing that is free may be overlooked.
-        search()
-            .or_else(|| {
-                self.poll(false);
-                search()
-            })
-            .or_else(|| {
-                self.poll(true);
-                search()
-            })
-            .or_else(|| {
-                self.end_epochs(request.on);
-                search()
-            })
+        crate::stream::finish_retirements();
+        let ended = {
+            let mut state = self.state.lock();
+            let mut found = state.take_if_changed(request);
+            // First what is cheap; then everything: before growing, nothing that is free may be overlooked.
+            for all in [false, true] {
+                if found.is_some() || !state.order.has_candidates() {
+                    break;
+                }
+                drop(state);
+                self.poll(all);
+                state = self.state.lock();
+                found = state.take_if_changed(request);
+            }
+            if found.is_some() {
+                return found;
+            }
+            state.order.sweep();
+            (state.order).end_epochs(request.on.map(|on| on.core().uid))
+        };
+        let done = idle_of(ended);
+        let mut state = self.state.lock();
+        if !done.is_empty() {
+            state.complete(&done, true);
+        }
+        state.take_if_changed(request)
     }
 
     /// Ends the open epochs of all other streams. Those whose stream turns out to be idle are complete at once; the rest
@@ -212,23 +225,7 @@ impl Pool {
 
     /// Of epochs that have ended, those whose stream turns out to be idle are complete.
     fn complete_ended(&self, ended: Vec<Arc<Fence>>) {
-        let mut idle: Vec<(u64, bool)> = Vec::new();
-        let mut done: Vec<Arc<Fence>> = Vec::new();
-        for fence in ended {
-            let uid = fence.core().uid;
-            let is_idle = match idle.iter().find(|(known, _)| *known == uid) {
-                Some((_, is_idle)) => *is_idle,
-                None => {
-                    let is_idle = fence.core().is_idle();
-                    idle.push((uid, is_idle));
-                    is_idle
-                }
-            };
-            if is_idle || planted::is_made(Mistake::EpochsEndUnproven) {
-                fence.mark_done();
-                done.push(fence);
-            }
-        }
+        let done = idle_of(ended);
         if !done.is_empty() {
             self.state.lock().complete(&done, true);
         }
@@ -239,20 +236,23 @@ impl Pool {
         crate::stream::finish_retirements();
         let candidates = self.state.lock().order.candidates(all);
         let mut done: Vec<Arc<Fence>> = Vec::new();
-        for queue in candidates {
-            for fence in queue {
-                match fence.query() {
-                    Ok(true) => done.push(fence),
-                    // Work of one stream completes in order.
-                    Ok(false) => break,
-                    // Without an answer there is no proof: the memory stays pending.
-                    Err(error) => {
-                        tracing::debug!(%error, "an event could not be queried");
-                        break;
+        let count = candidates.iter().map(Vec::len).sum();
+        ask_at_once(count, || {
+            for queue in candidates {
+                for fence in queue {
+                    match fence.query() {
+                        Ok(true) => done.push(fence),
+                        // Work of one stream completes in order.
+                        Ok(false) => break,
+                        // Without an answer there is no proof: the memory stays pending.
+                        Err(error) => {
+                            tracing::debug!(%error, "an event could not be queried");
+                            break;
+                        }
                     }
                 }
             }
-        }
+        });
         let mut state = self.state.lock();
         state.complete(&done, all);
         if all || state.order.is_crowded() {
@@ -513,6 +513,29 @@ impl State {
         limit.saturating_sub(self.space.reserved())
     }
 
+    /// How others' memory may be used for a request that missed, or the limit that rules it out; `None` if something is to be done
+    /// first, as it seldom is.
+    fn begin(&mut self, rounded: usize) -> std::result::Result<Option<Reuse>, usize> {
+        let is_ready = self.prepared
+            && self.config.limit_share.is_none()
+            && !self.has_empty_retiring()
+            && !self.is_worth_tidying();
+        if !is_ready {
+            return Ok(None);
+        }
+        let reuse = self.reuse(rounded)?;
+        self.release_due = false;
+        Ok(Some(reuse))
+    }
+
+    /// How others' memory may be used for a request, or the limit that rules it out.
+    fn reuse(&self, rounded: usize) -> std::result::Result<Reuse, usize> {
+        match self.config.limit.filter(|limit| rounded > *limit) {
+            Some(limit) => Err(limit),
+            None => Ok(self.config.reuse),
+        }
+    }
+
     /// Searches at once, if the pool is ready for that.
     pub(super) fn hit_run(&mut self, request: Request<'_>) -> Option<usize> {
         if !self.prepared || self.release_due {
@@ -573,6 +596,47 @@ impl State {
         let _ = self.space.free_at(slot, owner);
         self.forget(&live);
     }
+}
+
+/// Asks so many questions, which are about work that is going on: with one change of the thread's capture mode, where each would
+/// change it for itself. Where that is refused there are no answers.
+fn ask_at_once(count: usize, ask: impl FnOnce()) {
+    if count < 2 {
+        ask();
+        return;
+    }
+    let asked = cuda::relaxed(|| {
+        ask();
+        Ok(())
+    });
+    if let Err(error) = asked {
+        tracing::debug!(%error, "nothing could be asked");
+    }
+}
+
+/// Those of the epochs, which have ended, whose stream turns out to be idle: they are complete. Epochs of one stream lie side by
+/// side.
+fn idle_of(mut ended: Vec<Arc<Fence>>) -> Vec<Arc<Fence>> {
+    let streams = ended.chunk_by(|one, other| one.core().uid == other.core().uid);
+    let mut done = Vec::new();
+    ask_at_once(streams.count(), || {
+        let mut asked: Option<(u64, bool)> = None;
+        ended.retain(|fence| {
+            let uid = fence.core().uid;
+            let is_idle = match asked {
+                Some((known, is_idle)) if known == uid => is_idle,
+                _ => fence.core().is_idle(),
+            };
+            asked = Some((uid, is_idle));
+            let is_done = is_idle || planted::is_made(Mistake::EpochsEndUnproven);
+            if is_done {
+                fence.mark_done();
+            }
+            is_done
+        });
+        done = std::mem::take(&mut ended);
+    });
+    done
 }
 
 /// The error for a call of an observer's that would wait for itself.

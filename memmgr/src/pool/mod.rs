@@ -230,11 +230,17 @@ impl Pool {
     #[cold]
     fn allocate_missed(&self, request: Request<'_>) -> Result<usize> {
         self.flush_front();
-        self.attend(request.on);
+        let mut state = self.state.lock();
+        if state.order.is_awaited(request.on.map(Handle::core)) {
+            drop(state);
+            self.attend(request.on);
+            state = self.state.lock();
+        }
         // Several spans side by side may serve it.
-        if let Some(address) = self.state.lock().hit_run(request) {
+        if let Some(address) = state.hit_run(request) {
             return Ok(address);
         }
+        drop(state);
         let served = self.allocate_slowly(request);
         let mut state = self.state.lock();
         match served {

@@ -43,7 +43,6 @@ struct Entry {
     /// Live blocks that inherited it.
     holders: u32,
     class: ClassId,
-    key: Box<[u64]>,
 }
 
 impl Entry {
@@ -118,11 +117,35 @@ pub(crate) struct Ready {
     pub epoch: Option<OwnerId>,
 }
 
+/// The numbers of an owner's marks, in order. Most owners have one mark, and need no memory for that.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Key {
+    One(u64),
+    Several(Box<[u64]>),
+}
+
+impl Key {
+    fn of(marks: &[Arc<Fence>]) -> Self {
+        match marks {
+            [mark] => Self::One(mark.uid),
+            marks => Self::Several(marks.iter().map(|mark| mark.uid).collect()),
+        }
+    }
+}
+
 /// A fence that owners wait for.
 #[derive(Debug)]
 struct Watch {
     fence: Arc<Fence>,
-    owners: Vec<OwnerId>,
+    /// One of the owners: most fences have no other.
+    owner: OwnerId,
+    others: Vec<OwnerId>,
+}
+
+impl Watch {
+    fn owners(&self) -> impl Iterator<Item = OwnerId> {
+        std::iter::once(self.owner).chain(self.others.iter().copied())
+    }
 }
 
 /// All owners, epochs and marks of one pool.
@@ -132,7 +155,7 @@ pub(crate) struct Order {
     uid: u32,
     entries: Vec<Option<Entry>>,
     vacant: Vec<u32>,
-    by_marks: FxHashMap<Box<[u64]>, OwnerId>,
+    by_marks: FxHashMap<Key, OwnerId>,
     slots: Vec<Option<Slot>>,
     vacant_places: Vec<u32>,
     /// The places of the streams, by uid.
@@ -340,7 +363,6 @@ impl Order {
     }
 
     fn new_owner(&mut self, marks: Vec<Arc<Fence>>, class: ClassId) -> OwnerId {
-        let key: Box<[u64]> = marks.iter().map(|mark| mark.uid).collect();
         let number = self.vacant.pop().unwrap_or_else(|| {
             if self.entries.is_empty() {
                 self.entries.push(None); // 0 is the idle owner.
@@ -352,18 +374,18 @@ impl Order {
         for mark in &marks {
             self.watches
                 .entry(mark.uid)
+                .and_modify(|watch| watch.others.push(id))
                 .or_insert_with(|| Watch {
                     fence: mark.clone(),
-                    owners: Vec::new(),
-                })
-                .owners
-                .push(id);
+                    owner: id,
+                    others: Vec::new(),
+                });
             // What only its own thread can record waits for that thread's next call.
             if mark.is_closed() || (mark.core().is_per_thread() && !mark.is_closing()) {
                 self.enqueue(mark);
             }
         }
-        self.by_marks.insert(key.clone(), id);
+        self.by_marks.insert(Key::of(&marks), id);
         let pending = marks.len();
         if let Some(place) = self.entries.get_mut(number as usize) {
             *place = Some(Entry {
@@ -371,7 +393,6 @@ impl Order {
                 pending,
                 holders: 0,
                 class,
-                key,
             });
         }
         id
@@ -466,8 +487,7 @@ impl Order {
         let Some(first) = marks.first() else {
             return Owner::IDLE;
         };
-        let key: Box<[u64]> = marks.iter().map(|mark| mark.uid).collect();
-        if let Some(id) = self.by_marks.get(&key) {
+        if let Some(id) = self.by_marks.get(&Key::of(&marks)) {
             return Owner::new(*id, self.entry(*id).map_or(SHARED, |entry| entry.class));
         }
         let core = first.core().clone();
@@ -604,15 +624,21 @@ impl Order {
         let Some(entry) = self.entries.get_mut(id.0 as usize).and_then(Option::take) else {
             return;
         };
-        if self.by_marks.get(&entry.key) == Some(&id) {
-            self.by_marks.remove(&entry.key);
+        let key = Key::of(&entry.marks);
+        if self.by_marks.get(&key) == Some(&id) {
+            self.by_marks.remove(&key);
         }
         for mark in &entry.marks {
-            if let Some(watch) = self.watches.get_mut(&mark.uid) {
-                watch.owners.retain(|owner| *owner != id);
-                if watch.owners.is_empty() {
-                    self.forget(mark);
-                }
+            let Some(watch) = self.watches.get_mut(&mark.uid) else {
+                continue;
+            };
+            if watch.owner != id {
+                watch.others.retain(|owner| *owner != id);
+            } else if watch.others.is_empty() {
+                self.watches.remove(&mark.uid);
+                self.forget(mark);
+            } else {
+                watch.owner = watch.others.remove(0);
             }
         }
         self.vacant.push(id.0);
@@ -620,12 +646,11 @@ impl Order {
 
     /// Whether several owners wait for the fence.
     fn is_shared(&self, fence: &Fence) -> bool {
-        (self.watches.get(&fence.uid)).is_some_and(|watch| watch.owners.len() > 1)
+        (self.watches.get(&fence.uid)).is_some_and(|watch| !watch.others.is_empty())
     }
 
-    /// Nobody waits for the fence any more.
+    /// Nobody waits for the fence any more, which is watched no longer.
     fn forget(&mut self, fence: &Fence) {
-        self.watches.remove(&fence.uid);
         let uid = fence.core().uid;
         if let Some(queue) = self.queues.get_mut(&uid) {
             queue.remove(&(fence.begun(), fence.uid));
@@ -787,6 +812,16 @@ impl Order {
         streams
     }
 
+    /// Whether [`Order::candidates`] has any, or spans of completed owners are still to be made idle.
+    pub fn has_candidates(&self) -> bool {
+        let has_ended = |slot: &Slot| {
+            (slot.epoch.is_some() || !slot.wanted.is_empty()) && slot.core.is_retired()
+        };
+        !self.queues.is_empty()
+            || !self.settling.is_empty()
+            || self.slots.iter().flatten().any(has_ended)
+    }
+
     /// Fences worth asking about: per stream the oldest closed ones, and the open epochs of streams that have ended.
     pub fn candidates(&mut self, all: bool) -> Vec<Vec<Arc<Fence>>> {
         let ended: Vec<Arc<Fence>> = self
@@ -840,12 +875,11 @@ impl Order {
         budget: usize,
     ) {
         for fence in fences {
-            let Some(watch) = self.watches.get(&fence.uid) else {
+            let Some(watch) = self.watches.remove(&fence.uid) else {
                 continue;
             };
-            let owners = watch.owners.clone();
             self.forget(fence);
-            for id in owners {
+            for id in watch.owners() {
                 let Some(entry) = self.entry_mut(id) else {
                     continue;
                 };
@@ -904,6 +938,15 @@ impl Order {
     #[inline]
     pub fn is_restless(&self) -> bool {
         self.wanted > 0 || self.crowded
+    }
+
+    /// Whether others wait for something that a call of this stream does, or of anybody.
+    pub fn is_awaited(&self, core: Option<&Arc<StreamCore>>) -> bool {
+        let is_wanted = |core: &Arc<StreamCore>| {
+            self.slot_of(core)
+                .is_some_and(|slot| !slot.wanted.is_empty())
+        };
+        self.is_crowded() || (self.wanted > 0 && core.is_some_and(is_wanted))
     }
 
     /// What is known of a stream, unless others wait for something that the stream's next call does.
@@ -1029,11 +1072,7 @@ impl Order {
             }
         }
         for (uid, watch) in &self.watches {
-            if watch
-                .owners
-                .iter()
-                .any(|owner| self.entry(*owner).is_none())
-            {
+            if watch.owners().any(|owner| self.entry(owner).is_none()) {
                 return Err(format!("mark {uid} is watched for an owner that is gone"));
             }
         }

@@ -1,6 +1,6 @@
 //! A request that the free list serves makes no CUDA call, and neither does its free.
 
-use crate::common::{KIB, MIB, assert_sound, manager};
+use crate::common::{KIB, MIB, assert_sound, config, manager, manager_of};
 use crate::rig;
 use memmgr::Stream;
 use memmgr_tests::Rng;
@@ -180,6 +180,40 @@ fn a_block_that_outlives_a_shutdown_does_not_make_every_later_request_slow() {
     unsafe { mm.free_device_on(kept, &stream).unwrap() };
     mm.shutdown().unwrap();
     assert_eq!(mm.stats().device[0].best_fit.reserved, 0);
+}
+
+/// What others have freed is nobody's once they are idle: each of them is asked two questions, and the thread's capture mode changes
+/// once for all of them.
+#[test]
+fn a_request_that_needs_what_idle_streams_have_freed_asks_each_of_them_once() {
+    let mm = manager_of(config(), 24 * MIB);
+    let streams: Vec<Stream> = (0..4).map(|_| Stream::new().unwrap()).collect();
+    let fill = || {
+        let taken = |stream| mm.allocate_device_on(4 * MIB, stream).unwrap();
+        let pair = |stream| [taken(stream), taken(stream)];
+        let filled: Vec<_> = streams.iter().take(3).map(pair).collect();
+        for (blocks, stream) in filled.iter().zip(&streams) {
+            for block in blocks {
+                // SAFETY: nobody uses the block.
+                unsafe { mm.free_device_on(*block, stream).unwrap() };
+            }
+        }
+    };
+    for _ in 0..3 {
+        fill();
+        let before = memmgr::cuda_calls_on_this_thread();
+        // The streams' neighbours in one piece, which none of them has alone.
+        let block = mm.allocate_device_on(24 * MIB, &streams[3]).unwrap();
+        let calls = memmgr::cuda_calls_on_this_thread() - before;
+        // The context, the mode there and back, and whether each stream is captured and idle.
+        assert!(calls <= 1 + 2 + 3 * 2, "{calls} calls");
+        // SAFETY: nobody uses the block.
+        unsafe { mm.free_device_on(block, &streams[3]).unwrap() };
+    }
+    let stats = mm.stats().device[0].best_fit;
+    assert_eq!((stats.waits, stats.steals, stats.in_use), (0, 0, 0));
+    assert_sound(&mm);
+    mm.shutdown().unwrap();
 }
 
 /// Whoever has only the raw handle asks whether it is captured and what its id is, as long as somebody else has a handle of it.

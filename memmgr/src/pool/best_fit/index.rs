@@ -174,6 +174,33 @@ impl Index {
         }
     }
 
+    /// Puts a span, or one that begins before it, in the place of one that has grown: `former` is there, and `entry`, which is
+    /// longer, is not.
+    #[inline]
+    pub fn replace<T: Default>(
+        &mut self,
+        nodes: &mut Nodes,
+        blocks: &mut Blocks<T>,
+        former: Entry,
+        entry: Entry,
+    ) {
+        if former.len >= self.floor && self.flat.replace(blocks, former, entry) {
+            return;
+        }
+        self.remove(nodes, blocks, former);
+        self.insert(nodes, blocks, entry);
+    }
+
+    /// Forgets all spans, if they lie in no order. What each knows of its place here means nothing any more.
+    pub fn clear(&mut self) -> bool {
+        if self.floor > 0 {
+            return false;
+        }
+        self.flat.clear();
+        (self.count, self.least) = (0, usize::MAX);
+        true
+    }
+
     /// The lowest span of exactly `len` bytes.
     #[inline]
     pub fn exact(&self, nodes: &Nodes, len: usize) -> Option<Slot> {

@@ -154,12 +154,16 @@ impl Owners {
         }
     }
 
-    /// The bytes of the spans of a class together.
-    pub fn bytes_of_class(&self, id: ClassId) -> usize {
-        self.owners
-            .iter()
-            .filter(|owner| owner.class == id)
-            .fold(0usize, |sum, owner| sum.saturating_add(owner.bytes))
+    /// The owners with these classes, a bit for each that has one, and the bytes of all their spans.
+    pub fn of_classes(&self, ids: &[ClassId]) -> (u64, usize) {
+        let (mut members, mut bytes) = (0, 0usize);
+        for (number, owner) in (0..).zip(&self.owners) {
+            if ids.contains(&owner.class) {
+                members |= 1u64.checked_shl(number).unwrap_or(0);
+                bytes = bytes.saturating_add(owner.bytes);
+            }
+        }
+        (members, bytes)
     }
 
     /// All owners with their ids.

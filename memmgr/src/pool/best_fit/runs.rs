@@ -6,8 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::blocks::{Blocks, Slot};
-use super::owners::Owners;
+use super::blocks::{Block, Blocks, Slot};
 use super::{OwnerId, align_up};
 
 /// What a search wants.
@@ -72,55 +71,86 @@ struct Span {
     rank: u32,
 }
 
-/// The best run among the spans for whose owner `usable` gives a rank: the lowest highest rank, then (if
-/// `count_owners`) the fewest owners that are not idle, then the smallest total, then the lowest address.
-/// `seams` has every span with a seam, and perhaps others.
+/// The best run among the spans for whose owner `usable` gives a rank: the lowest highest rank, then, if their number is given,
+/// the fewest owners that are not idle, then the smallest total, then the lowest address.
+/// `seams` has every span with a seam, and perhaps others, which it loses.
 pub(super) fn best_run<T: Default>(
-    blocks: &Blocks<T>,
-    owners: &Owners,
-    seams: &[Slot],
+    blocks: &mut Blocks<T>,
+    owners: Option<usize>,
+    seams: &mut Vec<Slot>,
     request: Request,
     usable: impl Fn(OwnerId) -> Option<u32>,
-    count_owners: bool,
     scratch: &mut Scratch,
 ) -> Option<Found> {
-    let rank_of = |slot: Slot| blocks.owner(slot).and_then(&usable);
     let Scratch { window, run } = scratch;
-    window.count(if count_owners {
-        owners.owners().count()
-    } else {
-        0
-    });
+    window.count(owners.unwrap_or(0));
     let mut best: Option<(Key, Found)> = None;
-    for &first in seams {
-        // Only the first span of the longest run around this seam counts, so that each run comes once.
-        let block = blocks.at(first);
-        if rank_of(first).is_none()
-            || rank_of(block.next).is_none()
-            || rank_of(block.prev).is_some()
-        {
+    let mut place = 0;
+    while let Some(first) = seams.get(place).copied() {
+        let Block { prev, next, .. } = *blocks.at(first);
+        let (owner, behind) = (blocks.at(first).owner(), blocks.owner(next));
+        let Some((owner, behind)) = owner.zip(behind) else {
+            blocks.at_mut(first).seam = false;
+            seams.swap_remove(place);
             continue;
-        }
-        run.clear();
-        run.extend(blocks.following(first).map_while(|slot| {
-            let owner = blocks.owner(slot)?;
-            let rank = usable(owner)?;
-            let block = blocks.at(slot);
-            Some(Span {
-                slot,
-                addr: block.addr,
-                end: block.end(),
-                owner,
-                rank,
-            })
-        }));
-        if let Some(found) = window.best_of(run, request)
+        };
+        place = place.saturating_add(1);
+        // Only the first span of the longest run around this seam counts, so that each run comes once.
+        if usable(owner).is_some()
+            && usable(behind).is_some()
+            && blocks.owner(prev).and_then(&usable).is_none()
+            && collect_run(blocks, first, request, &usable, run)
+            && let Some(found) = window.best_of(run, request)
             && best.is_none_or(|(key, _)| found.0 < key)
         {
             best = Some(found);
         }
     }
     best.map(|(_, found)| found)
+}
+
+/// Collects the longest run that begins at a span; false if that is too short for the request, wherever it begins.
+fn collect_run<T: Default>(
+    blocks: &Blocks<T>,
+    first: Slot,
+    request: Request,
+    usable: &impl Fn(OwnerId) -> Option<u32>,
+    run: &mut Vec<Span>,
+) -> bool {
+    let span = |slot: Slot| {
+        let block = blocks.at(slot);
+        let owner = block.owner()?;
+        let rank = usable(owner)?;
+        let span = Span {
+            slot,
+            addr: block.addr,
+            end: block.end(),
+            owner,
+            rank,
+        };
+        Some((span, block.next))
+    };
+    // Most runs are too short, and end here. A damaged chain ends too.
+    let (mut slot, mut total) = (first, 0usize);
+    for _ in 0..blocks.count() {
+        let Some((Span { addr, end, .. }, next)) = span(slot) else {
+            break;
+        };
+        total = total.wrapping_add(end.wrapping_sub(addr));
+        if next.is_none() {
+            break;
+        }
+        slot = next;
+    }
+    if total < request.size {
+        return false;
+    }
+    run.clear();
+    let spans = blocks
+        .following(first)
+        .map_while(|slot| Some(span(slot)?.0));
+    run.extend(spans);
+    true
 }
 
 /// A window over a run, with the highest rank and the number of owners in it.

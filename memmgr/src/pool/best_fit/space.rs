@@ -52,6 +52,15 @@ impl Recent {
         seams: (false, false),
     };
 
+    /// Where the index would have it.
+    #[inline]
+    fn entry(&self) -> Entry {
+        let Self {
+            slot, addr, len, ..
+        } = *self;
+        Entry { len, addr, slot }
+    }
+
     /// There is none any more.
     #[inline]
     pub(super) fn clear(&mut self) {
@@ -253,10 +262,7 @@ impl<T: Default> Space<T> {
         let fits = recent.len >= size && (recent.class == own || recent.class == ClassId::IDLE);
         let mut best = (Entry::NONE, own);
         if fits {
-            let Recent {
-                slot, addr, len, ..
-            } = *recent;
-            best = (Entry { len, addr, slot }, recent.class);
+            best = (recent.entry(), recent.class);
         }
         if own != ClassId::IDLE {
             self.consider(own, size, &mut best);
@@ -291,6 +297,9 @@ impl<T: Default> Space<T> {
 
     /// The best span of these classes in which the request fits at its alignment.
     fn best_aligned(&mut self, request: Request, classes: &[ClassId]) -> Option<Found> {
+        if request.align == GRANULE {
+            return self.best_at_start(request.size, classes);
+        }
         self.file_recent();
         let mut best: Option<(Entry, usize)> = None;
         for class in classes.iter().filter_map(|id| self.owners.class(*id)) {
@@ -304,6 +313,25 @@ impl<T: Default> Space<T> {
         best.map(|(entry, start)| Found {
             first: entry.slot,
             start,
+        })
+    }
+
+    /// As [`Space::best_aligned`], where every span that is long enough will do, and is taken from its start: the recent one need
+    /// not be filed.
+    fn best_at_start(&self, size: usize, classes: &[ClassId]) -> Option<Found> {
+        let recent = &self.recent;
+        let none = (Entry::NONE, ClassId::IDLE);
+        let mut best = match recent.len >= size && classes.contains(&recent.class) {
+            true => (recent.entry(), recent.class),
+            false => none,
+        };
+        for class in classes {
+            self.consider(*class, size, &mut best);
+        }
+        let Entry { addr, slot, .. } = best.0;
+        (!slot.is_none()).then_some(Found {
+            first: slot,
+            start: addr,
         })
     }
 
@@ -361,18 +389,14 @@ impl<T: Default> Space<T> {
             });
         let found = match single {
             Some(found) => found,
-            None => {
-                self.tidy_seams();
-                best_run(
-                    &self.blocks,
-                    &self.owners,
-                    &self.seams,
-                    request,
-                    usable,
-                    true,
-                    &mut self.scratch,
-                )?
-            }
+            None => best_run(
+                &mut self.blocks,
+                Some(ranks.len()),
+                &mut self.seams,
+                request,
+                usable,
+                &mut self.scratch,
+            )?,
         };
         Some(self.take(found, request.size))
     }
@@ -460,7 +484,11 @@ impl<T: Default> Space<T> {
         if to.id == from {
             return Ok(true);
         }
-        for _ in 0..budget.min(self.spans_of(from)) {
+        if budget >= self.spans_of(from) {
+            self.rename_all(from, to);
+            return Ok(self.spans_of(from) == 0);
+        }
+        for _ in 0..budget {
             self.file_recent();
             let Some(first) = self.pop_span(from) else {
                 break;
@@ -661,31 +689,32 @@ impl<T: Default> Space<T> {
     /// The best run of spans of these classes.
     #[cold]
     fn run_of_classes(&mut self, request: Request, classes: &[ClassId]) -> Option<Found> {
-        self.file_recent();
-        self.tidy_seams();
-        if self.seams.is_empty() {
-            return None;
-        }
-        let bytes = classes.iter().fold(0usize, |sum, id| {
-            sum.saturating_add(self.owners.bytes_of_class(*id))
-        });
+        let (members, bytes) = self.owners.of_classes(classes);
         if bytes < request.size {
             return None;
         }
-        let usable = |owner| classes.contains(&self.owners.class_of(owner)).then_some(0);
+        self.file_recent();
+        let owners = &self.owners;
+        let usable = |owner: OwnerId| {
+            // Nearly always there are few owners.
+            let is_member = match 1u64.checked_shl(owner.0) {
+                Some(bit) => members & bit != 0,
+                None => classes.contains(&owners.class_of(owner)),
+            };
+            is_member.then_some(0)
+        };
         best_run(
-            &self.blocks,
-            &self.owners,
-            &self.seams,
+            &mut self.blocks,
+            None,
+            &mut self.seams,
             request,
             usable,
-            false,
             &mut self.scratch,
         )
     }
 
     /// Whether all filed spans of an owner's class are its own: then nobody needs its list.
-    fn has_class_alone(&self, id: OwnerId) -> bool {
+    pub(super) fn has_class_alone(&self, id: OwnerId) -> bool {
         let owner = self.owners.owner(id);
         owner.is_some_and(|owner| {
             let class = self.owners.class(owner.class);

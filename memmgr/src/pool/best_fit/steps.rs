@@ -6,8 +6,9 @@
 //! lengthens it, and then nothing has to be entered or looked up. Whoever needs the lists files it first
 //! ([`Space::file_recent`]).
 
-use super::blocks::{Block, Body, Slot, Span};
+use super::blocks::{Block, Blocks, Body, Slot, Span};
 use super::index::Entry;
+use super::owners::ClassRecord;
 use super::runs::Found;
 use super::space::{Recent, Space};
 use super::{ClassId, Owner, OwnerId, OwnerList, Taken};
@@ -355,6 +356,103 @@ impl<T: Default> Space<T> {
             }
         }
         None
+    }
+
+    /// Gives all spans of the owner `from` to another, `to`, which is known. No span is the recent one meanwhile, so that the lists and
+    /// the indexes know all of them.
+    pub(super) fn rename_all(&mut self, from: OwnerId, to: Owner) {
+        self.file_recent();
+        self.make_list(from);
+        let class = self.owners.class_of(from);
+        let is_filed = !self.unfile_all(from, class);
+        let Some(record) = self.owners.owner_mut(from) else {
+            return;
+        };
+        let mut list = std::mem::take(&mut record.list);
+        for slot in list.drain(..) {
+            let block = self.blocks.at_mut(slot);
+            if block.listed != from.0 {
+                continue;
+            }
+            block.listed = Block::<T>::UNLISTED;
+            if block.owner() != Some(from) {
+                continue;
+            }
+            let entry = Entry::of(&self.blocks, slot);
+            if is_filed {
+                self.unfile(entry, class);
+            }
+            if let Some(record) = self.owners.owner_mut(from) {
+                record.spans = record.spans.wrapping_sub(1);
+                record.bytes = record.bytes.wrapping_sub(entry.len);
+            }
+            self.hand_over(entry, to);
+        }
+        // It keeps its room.
+        if let Some(record) = self.owners.owner_mut(from) {
+            record.list = list;
+        }
+    }
+
+    /// Makes a free span that is in no index, nor the recent one, another owner's, and one with those of its neighbours that are the
+    /// same owner's, of which none is the recent one either. Where both are free the seams between them are noted already, and a
+    /// seam that a span has stays noted when the span grows at its end.
+    fn hand_over(&mut self, entry: Entry, to: Owner) {
+        let Entry { len, slot, .. } = entry;
+        let Owner { id, class } = to;
+        self.frees = self.frees.wrapping_add(1);
+        let block = self.blocks.at_mut(slot);
+        block.body = Body::Free(Span::of(id));
+        let (prev, next, listed) = (block.prev, block.next, block.listed);
+        let joins = |blocks: &Blocks<T>, other| blocks.owner(other) == Some(id);
+        let (joins_prev, joins_next) = (joins(&self.blocks, prev), joins(&self.blocks, next));
+        if listed != id.0 && id != OwnerId::IDLE && !joins_prev {
+            self.list(slot, id);
+        }
+        let (blocks, nodes) = (&mut self.blocks, &mut self.nodes);
+        let Some(ClassRecord { index }) = self.owners.class_mut(class) else {
+            debug_assert!(false, "no class has this id");
+            return;
+        };
+        // What grows changes its place in the index, while the blocks are still what the index knows.
+        let mut grown = entry;
+        if joins_next {
+            grown.len = len.wrapping_add(blocks.at(next).len);
+        }
+        if joins_prev {
+            let before = Entry::of(blocks, prev);
+            if joins_next {
+                index.remove(nodes, blocks, Entry::of(blocks, next));
+            }
+            let after = Entry {
+                len: before.len.wrapping_add(grown.len),
+                ..before
+            };
+            index.replace(nodes, blocks, before, after);
+        } else if joins_next {
+            let behind = Entry::of(blocks, next);
+            index.replace(nodes, blocks, behind, grown);
+        } else {
+            index.insert(nodes, blocks, entry);
+        }
+        let spans = 1 - isize::from(joins_next) - isize::from(joins_prev);
+        if let Some(record) = self.owners.owner_mut(id) {
+            record.spans = record.spans.wrapping_add_signed(spans);
+            record.bytes = record.bytes.wrapping_add(len);
+        }
+        if joins_next {
+            self.join(slot, next);
+        }
+        if joins_prev {
+            self.join(prev, slot);
+        }
+    }
+
+    /// Takes all spans of an owner out of their index at once, if no others are in it and that is quick. They are still free, and
+    /// counted.
+    fn unfile_all(&mut self, owner: OwnerId, class: ClassId) -> bool {
+        self.has_class_alone(owner)
+            && (self.owners.class_mut(class)).is_some_and(|class| class.index.clear())
     }
 
     /// The span behind this one is free too.

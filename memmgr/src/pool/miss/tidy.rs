@@ -133,7 +133,7 @@ impl State {
     /// Whether nothing is live, memory has moved, and as many moves again, and as many growths over what sleeps, cost little: beside
     /// the calls that were made meanwhile, or beside what a program that repeats itself pays each time until it finds its
     /// memory where it was.
-    fn is_worth_tidying(&self) -> bool {
+    pub(super) fn is_worth_tidying(&self) -> bool {
         let moved = self.counters.moves.saturating_sub(self.tidied.moves);
         let remapped = self.counters.remaps.saturating_sub(self.tidied.remaps);
         let calls = self.calls().saturating_sub(self.tidied.calls);

@@ -175,6 +175,39 @@ impl Flat {
         }
     }
 
+    /// Puts another span, of another length, in the place of one, which is there: false, with nothing changed, if either length
+    /// has other spans.
+    #[inline]
+    pub fn replace<T: Default>(
+        &mut self,
+        blocks: &mut Blocks<T>,
+        former: Entry,
+        entry: Entry,
+    ) -> bool {
+        let span = blocks.span(former.slot);
+        let place = span.node as usize;
+        if !span.is_alone() || self.place(entry.len).is_some() {
+            return false;
+        }
+        let (Some(head), Some(word)) = (self.heads.get_mut(place), self.words.get_mut(place))
+        else {
+            return false;
+        };
+        if *head != former.slot {
+            debug_assert!(false, "a free span is missing in its index");
+            return false;
+        }
+        (*head, *word) = (entry.slot, entry.len | place);
+        blocks.span_mut(entry.slot).node = place as u32;
+        if let Some(seen) = self.seen.get_mut(bucket(former.len)) {
+            *seen = seen.wrapping_sub(1);
+        }
+        if let Some(seen) = self.seen.get_mut(bucket(entry.len)) {
+            *seen = seen.wrapping_add(1);
+        }
+        true
+    }
+
     /// Removes the length at a place; the last one takes the place.
     #[inline]
     fn drop_length<T: Default>(&mut self, blocks: &mut Blocks<T>, place: usize) {
@@ -191,6 +224,15 @@ impl Flat {
         if let Some(seen) = self.seen.get_mut(bucket(len_of(gone))) {
             *seen = seen.wrapping_sub(1);
         }
+    }
+
+    /// Forgets all lengths and their spans.
+    pub fn clear(&mut self) {
+        for word in self.words.iter_mut().take(self.heads.len()) {
+            *word = 0;
+        }
+        self.heads.clear();
+        self.seen.fill(0);
     }
 
     /// Takes out all spans below `floor` bytes, length by length; `give` is given the lowest span of each.

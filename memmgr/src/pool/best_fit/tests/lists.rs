@@ -239,6 +239,38 @@ fn spans_are_found_however_many_lengths_they_have() {
     }
 }
 
+/// Spans of few lengths and of many, alone in their length or not, between neighbours that join them or not: which of that there
+/// was is told by how many pieces became one.
+#[test]
+fn all_spans_of_an_owner_change_hands_at_once() {
+    let mut joined = [0; 3];
+    for (lengths, joined) in [2, 20, 200].into_iter().zip(&mut joined) {
+        let mut both = Both::new(lengths as u64, &[2048 * GRANULE, 1024 * GRANULE]);
+        for turn in 0..3000 {
+            let size = GRANULE * (1 + both.random.below(lengths));
+            match both.random.below(100) {
+                0..=39 => drop(both.take_single(size)),
+                40..=44 => drop(both.allocate(2 * size)),
+                45..=93 => both.free(),
+                step => {
+                    let from = both.owner();
+                    let to = if step < 98 { Owner::IDLE } else { both.owner() };
+                    let before = both.space.stats().merges;
+                    let done = both.space.rename(from.id, to, usize::MAX);
+                    let given = (both.oracle).rename(from.id, to, usize::MAX, &both.space);
+                    assert_eq!(done, given);
+                    *joined += both.space.stats().merges - before;
+                    both.check();
+                }
+            }
+            if turn % 16 == 0 {
+                both.check();
+            }
+        }
+    }
+    assert!(joined.iter().all(|joined| *joined > 50), "{joined:?}");
+}
+
 #[test]
 fn lists_of_owners_are_made_when_they_are_wanted() {
     let mut made = 0;
