@@ -77,8 +77,10 @@ fn run() -> Result<(), String> {
         arch: variable("CARGO_CFG_TARGET_ARCH"),
         native: variable("HOST").split('-').next() == variable("TARGET").split('-').next(),
     };
-    let toolkit = discover::find_toolkit(Path::new("/"), &environment, &target)
-        .map_err(|e| format!("{e}{}", checkout_hint(checkout, &own_tools)))?;
+    // Not below cargo's own folder, which may be elsewhere (CARGO_TARGET_DIR).
+    let own = own_tools.join("cuda-13.0");
+    let toolkit = discover::find_toolkit_or_own(Path::new("/"), &environment, &target, &own)
+        .map_err(|e| format!("{e}{}", checkout_hint(checkout)))?;
 
     let out = folder("OUT_DIR")?;
     let builtin_include = prepare_libclang(&environment, &target, &own_tools.join("libclang"))?;
@@ -184,11 +186,8 @@ fn compile_wrappers(out: &Path, include: &[PathBuf]) -> Result<(), String> {
 }
 
 /// In a checkout of the project: how to get a toolkit without installing one.
-fn checkout_hint(checkout: &Path, own_tools: &Path) -> String {
-    let toolkit = own_tools.join("cuda-13.0");
-    if toolkit.is_dir() {
-        format!("\nThis checkout has one: CUDA_PATH={}", toolkit.display())
-    } else if checkout.join("xtask").is_dir() {
+fn checkout_hint(checkout: &Path) -> String {
+    if checkout.join("xtask").is_dir() {
         "\nIn this checkout, `cargo xtask setup` fetches the headers and the runtime library."
             .to_string()
     } else {

@@ -22,6 +22,10 @@ pub const ROOT_VARIABLES: [&str; 5] = [
 /// The oldest headers that are supported: stream ids exist from 12.0 on.
 pub const OLDEST_VERSION: u32 = 12000;
 
+/// How one asks for the simulated runtime: the crate that is built may be one that has no such feature itself.
+pub const SIMULATED: &str =
+    "features = [\"sim\"] of memmgr in\nCargo.toml, or --features sim in the checkout of memmgr.";
+
 /// The environment of a build, as a map.
 pub type Environment = BTreeMap<String, OsString>;
 
@@ -96,7 +100,7 @@ impl fmt::Display for NotFound {
         }
         write!(
             f,
-            "Without a toolkit, use the simulated runtime: --features sim."
+            "Without a toolkit, use the simulated runtime: {SIMULATED}"
         )
     }
 }
@@ -167,6 +171,27 @@ pub fn find_toolkit(
         }
     }
     Err(failed)
+}
+
+/// As [`find_toolkit`]. Where the machine has none and no variable names one, it is the one in `own`, into which
+/// `cargo xtask setup` may have put it.
+pub fn find_toolkit_or_own(
+    fs_root: &Path,
+    env: &Environment,
+    target: &Target,
+    own: &Path,
+) -> Result<Toolkit, NotFound> {
+    let mut failed = match find_toolkit(fs_root, env, target) {
+        Err(failed) if failed.wrong_variable.is_none() && own.is_dir() => failed,
+        result => return result,
+    };
+    match examine(own, target) {
+        Ok(layout) => Ok(layout.into_toolkit(own.to_path_buf(), "cargo xtask setup".to_string())),
+        Err(problem) => {
+            (failed.probed).push(format!("{}: {problem}", own.display()));
+            Err(failed)
+        }
+    }
 }
 
 /// The folders above each `bin/nvcc` on PATH: as written there, and with links followed.

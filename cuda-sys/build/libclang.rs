@@ -4,7 +4,7 @@
 //! bindgen panics when it finds no libclang; this looks first, so that there is a message instead. Like `discover.rs`,
 //! plain functions over a directory root and a map of the environment.
 
-use super::discover::{Environment, Target};
+use super::discover::{Environment, SIMULATED, Target};
 use std::{
     collections::BTreeSet,
     fmt, fs,
@@ -39,7 +39,7 @@ impl fmt::Display for NoLibclang {
             f,
             "or set LIBCLANG_PATH to the folder that holds libclang.so."
         )?;
-        write!(f, "Without it, use the simulated runtime: --features sim.")
+        write!(f, "Without it, use the simulated runtime: {SIMULATED}")
     }
 }
 

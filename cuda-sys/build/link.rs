@@ -70,8 +70,9 @@ fn no_library(toolkit: &Toolkit) -> String {
     format!(
         "the toolkit at {} (found by {}) has headers but no libcudart.\nLooked for libcudart_static.a and libcudart.so in:\n\
          {folders}Install its runtime development package (cuda-cudart-dev), or set CUDA_PATH to another toolkit.\n\
-         Without one, use the simulated runtime: --features sim.",
+         Without one, use the simulated runtime: {}",
         toolkit.root.display(),
-        toolkit.found_by
+        toolkit.found_by,
+        discover::SIMULATED
     )
 }

@@ -123,11 +123,42 @@ fn a_variable_that_names_a_wrong_folder_ends_the_search_and_is_named() {
             &value,
             lacks,
             "unset it",
+            "features = [\"sim\"] of memmgr in\nCargo.toml",
             "--features sim",
         ] {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }
     }
+}
+
+#[test]
+fn where_the_machine_has_none_the_one_that_was_fetched_is_taken() {
+    let tree = Tree::new(&["usr/include/stdio.h"]);
+    let own = tree.path("checkout/target/toolchain/cuda-13.0");
+    let find = |variables: &[(&str, &str)]| {
+        let environment = variables
+            .iter()
+            .map(|(name, folder)| (name.to_string(), tree.path(folder).into()))
+            .collect();
+        discover::find_toolkit_or_own(&tree.0, &environment, &x86_64(), &own)
+    };
+    let text = find(&[]).unwrap_err().to_string();
+    assert!(!text.contains("target/toolchain"), "{text}");
+    tree.write("checkout/target/toolchain/cuda-13.0/readme.txt", "");
+    let text = find(&[]).unwrap_err().to_string();
+    assert!(text.contains("cuda-13.0: no include/"), "{text}");
+    tree.headers(
+        "checkout/target/toolchain/cuda-13.0/nvidia/cu13/include",
+        13000,
+    );
+    let found = find(&[]).unwrap();
+    assert_eq!((&found.root, found.version), (&own, 13000));
+    assert_eq!(found.found_by, "cargo xtask setup");
+    // A variable is an order, and the machine's own comes first.
+    let error = find(&[("CUDA_PATH", "nowhere")]).unwrap_err();
+    assert_eq!(error.wrong_variable, Some("CUDA_PATH"));
+    tree.headers("usr/local/cuda/include", 13000);
+    assert_eq!(find(&[]).unwrap().root, tree.path("usr/local/cuda"));
 }
 
 #[test]
@@ -142,6 +173,7 @@ fn without_a_toolkit_the_message_lists_every_place_and_what_to_do() {
         "usr/local/cuda: no such",
         "opt/cuda: no such",
         "Set CUDA_PATH",
+        "features = [\"sim\"] of memmgr in\nCargo.toml",
         "--features sim",
     ] {
         assert!(text.contains(part), "{part} is not in:\n{text}");
@@ -442,6 +474,7 @@ fn the_cpp_library_of_clang_is_not_libclang() {
         "usr/lib/llvm-14/lib: no libclang.so",
         "libclang-dev",
         "LIBCLANG_PATH",
+        "features = [\"sim\"] of memmgr in\nCargo.toml",
         "--features sim",
     ] {
         assert!(text.contains(part), "{part} is not in:\n{text}");

@@ -11,8 +11,8 @@ use clap::{Args, ValueEnum};
 /// of the passes counts, and the smallest and the largest are shown beside it. A figure is worth something only beside another of the same run: --reference
 /// measures plain best-fit allocators on the same calls.
 ///
-/// MEMMGR_DEVICE_SOURCE=malloc measures pools of segments of cudaMalloc instead of virtual memory. The simulator's ordering
-/// checker is off while benchmarks run.
+/// MEMMGR_DEVICE_SOURCE=malloc measures pools of segments of cudaMalloc instead of virtual memory; other settings of the
+/// library are not used. The simulator's ordering checker is off while benchmarks run.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   memmgr bench --quick
@@ -61,6 +61,11 @@ impl BenchOptions {
         }
         all.filter(|workload| self.workloads.contains(workload))
             .collect()
+    }
+
+    /// Whether this workload was asked for by its name.
+    pub fn names(&self, workload: Workload) -> bool {
+        self.workloads.contains(&workload)
     }
 
     /// The references to measure.

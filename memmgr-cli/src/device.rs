@@ -74,7 +74,11 @@ impl Machine {
         let note = match (given, needed) {
             (None, _) => None,
             (Some(0), None) => {
-                devices.fill(cudart_sim::DeviceConfig::default());
+                // The memory alone: what else the environment says of the devices stays.
+                let usual = cudart_sim::DeviceConfig::default().memory;
+                for device in devices {
+                    device.memory = usual;
+                }
                 None
             }
             (Some(0), Some((needed, whose))) => {
@@ -128,17 +132,6 @@ pub fn select(ordinal: i32) -> Result<()> {
     Err(Failure::message(format!(
         "there is no device {ordinal}: {which}"
     )))
-}
-
-/// The settings of a manager that works for others: the defaults, with the source of device memory that the environment
-/// names.
-pub fn config() -> Result<Config> {
-    let named = Config::from_env()?;
-    let mut config = Config::default()
-        .device_source(named.device_source)
-        .event_ring(named.event_ring);
-    config.log_file = named.log_file;
-    Ok(config)
 }
 
 /// The mode that the current device grants when `mode` is asked for.

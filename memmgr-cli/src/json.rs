@@ -34,6 +34,9 @@ pub struct Row {
     pub reserved_by_pass_bytes: Vec<u64>,
     /// How often memory was mapped at another address, in all passes up to each. Only `pool` tells.
     pub remaps_by_pass: Option<Vec<u64>>,
+    /// The most that the pool might hold, by `MEMMGR_DEVICE_POOL_LIMIT`; left out where there was no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<u64>,
     /// How often a request had to wait for another stream's work.
     pub waits: u64,
     /// Requests of all passes that the device's memory could not meet.
@@ -278,6 +281,7 @@ mod tests {
             peak_reserved_bytes: 1 << 41,
             reserved_by_pass_bytes: vec![1 << 40, 1 << 41],
             remaps_by_pass: Some(vec![9, 9]),
+            limit_bytes: None,
             waits: 3,
             failures: 0,
             internal_waste_bytes: Some(5),

@@ -10,6 +10,7 @@ mod cuda;
 mod demo;
 mod device;
 mod error;
+mod gzip;
 mod info;
 mod json;
 mod options;
@@ -17,6 +18,7 @@ mod progress;
 mod replay;
 mod report;
 mod rng;
+mod settings;
 mod table;
 mod trace;
 

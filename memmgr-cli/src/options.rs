@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use memmgr::DeviceAllocatorMode;
 
 pub use crate::bench_options::{BenchOptions, Reference, Workload};
+use crate::replay::STEP;
 
 /// Shows CUDA devices, demonstrates and measures the memory manager, and replays allocation traces.
 ///
@@ -46,7 +47,8 @@ pub enum Command {
 /// Frames from 480p to 4K go from page-locked memory to the device, are cropped, framed by a border and
 /// tiled there, and come back, on several streams at a time; every byte of every result is verified.
 /// This is done once with plain CUDA calls for each frame and once in each mode of the memory manager,
-/// and one table compares them.
+/// and one table compares them. The library's settings (MEMMGR_PINNED_POOL_LIMIT and others) hold for the
+/// memory manager; those that are set and do nothing here are named on standard error.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  memmgr demo --frames 200 --streams 8 --seed 7")]
 pub struct DemoOptions {
@@ -81,8 +83,12 @@ pub struct DemoOptions {
 /// CUDART_SIM_MEMORY is set. Requests that a device cannot meet are counted and reported.
 ///
 /// No work runs in the streams, unless --lag asks for it; --capacity measures nothing, but looks for the
-/// smallest pool that does. MEMMGR_DEVICE_SOURCE=malloc replays with segments of cudaMalloc instead of
-/// virtual memory.
+/// smallest pool that does.
+///
+/// The library's settings hold here too, as far as they are about device pools: MEMMGR_DEVICE_POOL_LIMIT=8G
+/// sets a limit, MEMMGR_DEVICE_SOURCE=malloc takes segments of cudaMalloc instead of virtual memory. With
+/// --lag those two are used, with --capacity the source and MEMMGR_REUSE. Others that are set are named on
+/// standard error.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   memmgr replay tests/data/traces/*.csv.gz
@@ -111,11 +117,12 @@ pub struct ReplayOptions {
     #[arg(long, value_name = "MS", value_parser = lag, allow_negative_numbers = true)]
     pub lag: Option<Duration>,
     /// How often --lag runs everything, in turns: the shortest times count (1 to 100)
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = rounds, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = rounds, requires = "lag", conflicts_with = "capacity",
+        allow_negative_numbers = true)]
     pub rounds: usize,
     /// Find the smallest limit of the pool, of at most so many bytes, with which each trace passes
     ///
-    /// As 512M or 16G. By bisection to 2 MiB: the trace is replayed with a limit again and again, until
+    /// As 512M or 16G, at least 2M. By bisection to 2 MiB: the trace is replayed with a limit again and again, until
     /// the first request that fails. It is the limit of the manager's own pool, so that it needs no
     /// simulator and no smaller device; other modes have no limit. With --lag, work is in flight.
     #[arg(long, value_name = "BYTES", value_parser = capacity, allow_negative_numbers = true)]
@@ -232,8 +239,8 @@ fn capacity(text: &str) -> Result<u64, String> {
     let bytes = |shift: u32| number.parse::<u64>().ok()?.checked_mul(1 << shift);
     shift
         .and_then(bytes)
-        .filter(|bytes| (1..1 << 62).contains(bytes))
-        .ok_or_else(|| "it must be a number of bytes above 0, such as 512M or 16G".to_owned())
+        .filter(|bytes| (STEP..1 << 62).contains(bytes))
+        .ok_or_else(|| "it must be a number of bytes, at least 2M, such as 512M or 16G".to_owned())
 }
 
 fn seed(text: &str) -> Result<u64, String> {
@@ -281,11 +288,13 @@ mod tests {
         for text in ["0", "-1", "nan", "inf", "60001", "1ms", ""] {
             assert!(lag(text).is_err(), "{text}");
         }
-        assert_eq!(capacity("4096"), Ok(4096));
+        assert_eq!(capacity("2097152"), Ok(2 << 20));
         assert_eq!(capacity("16G"), Ok(16 << 30));
         assert_eq!(capacity("3MiB"), Ok(3 << 20));
         for text in [
             "0",
+            "1",
+            "2097151",
             "-1",
             "1.5G",
             "G",

@@ -26,9 +26,11 @@ use crate::error::{Failure, Result};
 use crate::json::{self, Output};
 use crate::options::ReplayOptions;
 use crate::progress;
+use crate::settings::{self, Settings};
 use crate::table::{Table, counted, mib, people, wrapped};
 use crate::trace::Trace;
 
+pub use capacity::STEP;
 pub use pass::{Allocator, Managed, Pass, pass};
 
 /// What the columns hold, below the last table.
@@ -37,7 +39,7 @@ ns/op      time of one call; the 1st pass begins with an empty manager
 peak live  the most bytes live at one time, as the trace requests them
 reserved   the most bytes held from the device at one time
 waits      requests that waited for another stream's work; only pool tells
-failures   requests of all passes that the device could not meet
+failures   requests of all passes that the device or a limit could not meet
 ";
 
 /// Below a table with failures.
@@ -74,10 +76,22 @@ fn names(paths: &[PathBuf]) -> Vec<String> {
 
 pub fn load(paths: &[PathBuf]) -> Result<Vec<Named>> {
     let read = |(path, name): (&PathBuf, String)| match Trace::open(path) {
-        Ok(trace) => Ok(Named { name, trace }),
+        Ok(trace) => {
+            if let Some(warning) = trace.warning() {
+                warn(path, &warning);
+            }
+            Ok(Named { name, trace })
+        }
         Err(error) => Err(Failure::message(format!("{}: {error}", path.display()))),
     };
     paths.iter().zip(names(paths)).map(read).collect()
+}
+
+/// Says on standard error what was odd about a file.
+pub fn warn(path: &Path, warning: &str) {
+    let text = format!("warning: {}: {warning}", path.display());
+    // Where standard error is closed nobody can be told.
+    let _ = writeln!(io::stderr(), "{}", wrapped(&text));
 }
 
 /// Where results go, by the path that was named.
@@ -90,6 +104,32 @@ pub fn cannot_write(path: &Path, error: io::Error) -> Failure {
         return Failure::Output(error);
     }
     Failure::message(format!("cannot write {}: {error}", path.display()))
+}
+
+/// The settings of the environment that a replay uses. It has no pinned memory, and `--mode` names the mode.
+fn used(options: &ReplayOptions) -> Vec<&'static str> {
+    let mut used = vec![settings::DEVICE_SOURCE];
+    let has_pool = (options.mode.modes()).contains(&DeviceAllocatorMode::BestFitPool);
+    // The search is for a limit, and what it compares with `--lag` is set up in ways of its own.
+    if options.capacity.is_some() {
+        used.push(settings::REUSE);
+        return used;
+    }
+    if has_pool {
+        used.push(settings::DEVICE_POOL_LIMIT);
+    }
+    if options.lag.is_none() {
+        used.extend([
+            settings::DEVICE_POOL_SIZE,
+            settings::RELEASE_THRESHOLD,
+            settings::RELEASE_AFTER,
+            settings::REUSE,
+            settings::CALL_SITES,
+            settings::LOG_FILE,
+            settings::EVENT_RING,
+        ]);
+    }
+    used
 }
 
 /// Looks whether results can be written there.
@@ -113,6 +153,7 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
     if let Some(path) = snapshot {
         check_snapshot(path, options)?;
     }
+    let settings = Settings::read("replay", &used(options))?;
     let traces = load(&options.traces)?;
     let peak = traces.iter().map(|t| t.trace.peak_live).max().unwrap_or(0);
     // A device that is larger than the limit that is looked for.
@@ -122,15 +163,18 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
         writeln!(out, "{note}")?;
     }
     device::select(options.device)?;
+    for limit in settings.limits()? {
+        writeln!(out, "{}", wrapped(&limit))?;
+    }
     let work = match options.lag {
         None => None,
         Some(length) => Some(work::Work::new(length, modelled)?),
     };
     if options.capacity.is_some() {
-        return capacity::run(options, &traces, work.as_ref(), json, out);
+        return capacity::run(options, &settings, &traces, work.as_ref(), json, out);
     }
     if let Some(work) = &work {
-        return lag::run(options, &traces, work, json, out);
+        return lag::run(options, &settings, &traces, work, json, out);
     }
     let modes = options.mode.modes();
     let events: usize = traces.iter().map(|t| t.trace.events.len()).sum();
@@ -152,7 +196,7 @@ pub fn run(options: &ReplayOptions, machine: Machine, out: &mut impl Write) -> R
                     continue;
                 }
             }
-            let row = replay(named, granted, options, &bar, &mut last);
+            let row = replay(named, granted, options, &settings, &bar, &mut last);
             rows.push(row.map_err(|failure| {
                 let name = &named.name;
                 Failure::message(format!("{name} in mode {granted}: {failure}"))
@@ -201,12 +245,15 @@ fn check_snapshot(path: &Path, options: &ReplayOptions) -> Result<()> {
 fn warn_of_failures(rows: &[json::Row], ordinal: i32) -> Result<()> {
     for row in rows.iter().filter(|row| row.failures > 0) {
         let (_, total) = cuda::device_memory()?;
+        let room = match row.limit_bytes {
+            Some(limit) => format!("the limit of the pool is {}", people(limit)),
+            None => format!("device {ordinal} has {}", people(total)),
+        };
         let text = format!(
-            "warning: {}, {}: {} failed; device {ordinal} has {}",
+            "warning: {}, {}: {} failed; {room}",
             row.trace,
             row.mode,
             counted(row.failures as usize, "request"),
-            people(total)
         );
         // Where standard error is closed nobody can be told.
         let _ = writeln!(io::stderr(), "{}", wrapped(&text));
@@ -219,11 +266,12 @@ fn replay(
     named: &Named,
     mode: DeviceAllocatorMode,
     options: &ReplayOptions,
+    settings: &Settings,
     bar: &ProgressBar,
     last: &mut Stats,
 ) -> Result<json::Row> {
     let (trace, ordinal) = (&named.trace, options.device);
-    let mut config = device::config()?.mode(mode);
+    let mut config = settings.config().mode(mode);
     if options.snapshot.is_some() {
         // The last pass and the one before, and the growth that they need.
         config.event_ring = trace.events.len().saturating_mul(3).saturating_add(10_000);
@@ -258,6 +306,7 @@ fn replay(
         written.map_err(|error| cannot_write(path, error))?;
     }
     let own = mode == DeviceAllocatorMode::BestFitPool;
+    let limit = settings.device_limit()?.filter(|_| own);
     let waste = managed
         .at_peak
         .filter(|_| own)
@@ -279,6 +328,7 @@ fn replay(
         peak_reserved_bytes: usage.peak_reserved,
         reserved_by_pass_bytes: reserved,
         remaps_by_pass: own.then_some(remaps),
+        limit_bytes: limit,
         waits: usage.waits,
         failures: passes.iter().map(|pass| pass.failures).sum(),
         internal_waste_bytes: waste.as_ref().map(|of| of.internal),

@@ -7,14 +7,17 @@
 //!
 //! What is odd but usual in such logs is left out and counted ([`Skipped`]): a free of a pointer that
 //! the log never allocated (the log began later than the program), an allocation that failed in the
-//! recorded program, and a request for zero bytes. Everything else that does not make sense is an
-//! error that names the line.
+//! recorded program, and a request for zero bytes. A last line that ends in the middle, as a program that was
+//! killed leaves it, is left out too ([`Trace::cut`]). Everything else that does not make sense is an error that
+//! names the line.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
+
+use crate::gzip;
 
 /// The columns of RMM's log, as its first line spells them.
 pub const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
@@ -93,6 +96,8 @@ pub struct Trace {
     /// The number of the event after which they are.
     pub peak_at: usize,
     pub skipped: Skipped,
+    /// The number of the last line, if it ends in the middle and was left out.
+    pub cut: Option<u64>,
 }
 
 /// Why a file is not a trace.
@@ -118,6 +123,14 @@ fn row(line: u64, reason: impl Into<String>) -> TraceError {
 }
 
 impl Trace {
+    /// What is said of a file whose last line was left out.
+    pub fn warning(&self) -> Option<String> {
+        let line = self.cut?;
+        Some(format!(
+            "line {line}, the last, is incomplete and was left out; what is before it is used"
+        ))
+    }
+
     /// Reads a file, compressed or not: its first bytes tell, not its name.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         let file = File::open(path).map_err(TraceError::Open)?;
@@ -131,8 +144,8 @@ impl Trace {
         if start.is_empty() {
             return Err(TraceError::Empty);
         }
-        if start.starts_with(&[0x1f, 0x8b]) {
-            let mut text = BufReader::new(flate2::bufread::MultiGzDecoder::new(source));
+        if start.starts_with(gzip::MAGIC) {
+            let mut text = BufReader::new(gzip::Members::new(source));
             if text.fill_buf().map_err(|e| read_error(1, &e))?.is_empty() {
                 return Err(TraceError::Empty);
             }
@@ -162,6 +175,8 @@ impl Trace {
             let content = buffer.trim_ascii();
             if line == 1 {
                 check_header(content)?;
+            } else if !buffer.ends_with(b"\n") && is_cut(content) {
+                builder.cut = Some(line);
             } else if !content.is_empty() {
                 builder.add(line, content)?;
             }
@@ -172,16 +187,22 @@ impl Trace {
 
 /// What went wrong while reading on, most often a compressed file that was cut off.
 fn read_error(line: u64, error: &io::Error) -> TraceError {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => row(
-            line,
-            "the compressed data ends in the middle; the file was cut off",
-        ),
-        io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
-            row(line, "the compressed data is damaged")
-        }
-        _ => row(line, format!("reading failed: {error}")),
+    match gzip::reason(error) {
+        Some(reason) => row(line, reason),
+        None => row(line, format!("reading failed: {error}")),
     }
+}
+
+/// Whether a last line without an end is the beginning of a row: it lacks columns, or the digits of the last one.
+fn is_cut(content: &[u8]) -> bool {
+    let mut columns = content.split(|&b| b == b',').map(<[u8]>::trim_ascii);
+    let begun = |stream: &[u8]| b"0x" == stream || b"0X" == stream || is_begin_of_nil(stream);
+    !content.is_empty() && columns.nth(5).is_none_or(begun)
+}
+
+/// Whether it is `(nil)`, with which the C library prints null, without its end.
+fn is_begin_of_nil(field: &[u8]) -> bool {
+    field.len() < 5 && b"(nil)".starts_with(field)
 }
 
 /// Refuses binary data at once, and says so rather than complaining about its first line.
@@ -239,6 +260,7 @@ struct Builder {
     peak_live: u64,
     peak_at: usize,
     skipped: Skipped,
+    cut: Option<u64>,
 }
 
 impl Builder {
@@ -368,6 +390,7 @@ impl Builder {
             peak_live: self.peak_live,
             peak_at: self.peak_at,
             skipped: self.skipped,
+            cut: self.cut,
         })
     }
 }

@@ -119,6 +119,31 @@ fn info_shows_backend_versions_devices_and_modes() {
 }
 
 #[test]
+fn a_simulated_device_has_what_the_environment_gives_it() {
+    let text = success(
+        memmgr()
+            .arg("info")
+            .env("CUDART_SIM_VIRTUAL_MEMORY", "0")
+            .env("CUDART_SIM_MEMORY_POOLS", "0"),
+    );
+    for part in [
+        "  memory              24576.0 MiB, ",
+        "  memory pools        no\n",
+        "  virtual memory      no\n",
+        "  pool memory         malloc (asked for: auto)",
+        "async (not supported: pool is used)",
+    ] {
+        assert!(text.contains(part), "{part} in:\n{text}");
+    }
+    let text = success(
+        memmgr()
+            .args(["demo", "--frames", "2"])
+            .env("CUDART_SIM_MEMORY_POOLS", "0"),
+    );
+    assert!(text.contains("note: this device does not support async\n"));
+}
+
+#[test]
 fn without_a_driver_or_a_device_the_remedy_is_named() {
     let no_driver = ("CUDART_SIM_DRIVER", "none");
     let no_device = ("CUDART_SIM_DEVICES", "0");
@@ -310,6 +335,207 @@ fn the_traces_reserve_little_more_than_is_live() {
                 assert!((1.0..bound).contains(&ratio), "{source}: {ratio}: {row}");
             }
         }
+    }
+}
+
+#[test]
+fn a_limit_of_the_environment_holds_and_is_said() {
+    let trace = traces().join("image_pipeline.csv.gz");
+    let replay = |limit: &str, more: &[&str]| {
+        let mut command = memmgr();
+        command.arg("replay").arg(&trace).args(more);
+        command.env("MEMMGR_DEVICE_POOL_LIMIT", limit);
+        command
+    };
+    let pool = ["--mode", "pool"];
+    let with_json = ["--mode", "pool", "--json", "-"];
+    // More than the peak of live bytes, and less than what the pool holds without a limit.
+    let text = success(&mut replay("2G", &pool));
+    let said = "\nlimit: mode pool holds at most 2.0 GiB (MEMMGR_DEVICE_POOL_LIMIT)\n";
+    assert!(text.contains(said), "{text}");
+    fits_a_terminal(&text);
+    let output = run(&mut replay("1G", &with_json));
+    let errors = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(
+        errors.contains("requests failed; the limit of the pool is 1.0\n  GiB\n"),
+        "{errors}"
+    );
+    fits_a_terminal(&errors);
+    let row = &json(&output.stdout)[0];
+    assert_eq!(row["limit_bytes"], 1 << 30, "{row}");
+    assert!(row["peak_reserved_bytes"].as_u64() <= Some(1 << 30));
+    assert!(row["failures"].as_u64() > Some(0));
+    // A share is one of the simulated device.
+    let output = run(replay("25%", &with_json).env("CUDART_SIM_MEMORY", "4G"));
+    let row = &json(&output.stdout)[0];
+    assert_eq!(row["limit_bytes"], 1 << 30, "{row}");
+    // With work in flight: the pools hold no more, the reference is not limited.
+    let lag = [
+        "--mode", "pool", "--lag", "0.01", "--rounds", "1", "--json", "-",
+    ];
+    let output = run(&mut replay("2G", &lag));
+    let rows = json(&output.stdout);
+    let held = |index: usize| rows[index]["peak_reserved_bytes"].as_u64();
+    assert!((0..3).all(|index| held(index) <= Some(2 << 30)), "{rows}");
+    assert!(held(3) > Some(2 << 30), "{rows}");
+    assert_eq!(
+        rows[0]["failures"], 0,
+        "1.9 GiB are live, and memory that is pending is waited for: {rows}"
+    );
+
+    let text = success(
+        memmgr()
+            .args(["demo", "--frames", "4"])
+            .env("MEMMGR_DEVICE_POOL_LIMIT", "100M")
+            .env("MEMMGR_PINNED_POOL_LIMIT", "200M"),
+    );
+    for said in [
+        "\nlimit: mode pool holds at most 100.0 MiB (MEMMGR_DEVICE_POOL_LIMIT)\n",
+        "\nlimit: pinned memory of at most 200.0 MiB (MEMMGR_PINNED_POOL_LIMIT)\n",
+    ] {
+        assert!(text.contains(said), "{text}");
+    }
+    for name in ["MEMMGR_DEVICE_POOL_LIMIT", "MEMMGR_PINNED_POOL_LIMIT"] {
+        let message = failure(memmgr().args(["demo", "--frames", "4"]).env(name, "1M"));
+        let fix = format!("; a higher {name} would help");
+        assert!(message.ends_with(&fix), "{message}");
+    }
+}
+
+#[test]
+fn other_settings_of_the_library_are_used_or_said_to_be_unused() {
+    let trace = file(
+        "small.csv",
+        format!("{HEADER}\n0,0,allocate,0x1,1000,0x0\n"),
+    );
+    let path = trace.path.to_str().expect("UTF-8");
+    let replay = ["replay", path, "--mode", "pool"];
+    // A pool of this size is reserved at once.
+    let size = ("MEMMGR_DEVICE_POOL_SIZE", "256M");
+    let text = success(memmgr().args(replay).env(size.0, size.1));
+    assert!(text.contains(" 256.0 "), "{text}");
+    let unused = [
+        (
+            &replay[..],
+            "replay",
+            &[("MEMMGR_PINNED_POOL_SIZE", "1M")][..],
+        ),
+        (
+            &["replay", path, "--mode", "async"],
+            "replay",
+            &[("MEMMGR_DEVICE_POOL_LIMIT", "1")],
+        ),
+        (
+            &["replay", path, "--mode", "pool", "--capacity", "4M"],
+            "replay",
+            &[("MEMMGR_DEVICE_POOL_LIMIT", "1")],
+        ),
+        (
+            &["replay", path, "--mode", "pool", "--lag", "0.1"],
+            "replay",
+            &[("MEMMGR_REUSE", "memory")],
+        ),
+        (
+            &["demo", "--frames", "2"],
+            "demo",
+            &[("MEMMGR_DEVICE_ALLOCATOR", "async")],
+        ),
+        (
+            &["bench", "hot", "--quick", "--passes", "1"],
+            "bench",
+            &[
+                ("MEMMGR_PINNED_WARM_UP", "1M"),
+                ("MEMMGR_DEVICE_POOL_LIMIT", "1"),
+            ],
+        ),
+    ];
+    for (arguments, command, set) in unused {
+        let (_, errors) = success_with_errors(memmgr().args(arguments).envs(set.iter().copied()));
+        assert!(
+            errors.starts_with(&format!("note: set, but not used by `memmgr {command}`: ")),
+            "{errors}"
+        );
+        for (name, _) in set {
+            assert!(errors.contains(name), "{name}: {errors}");
+        }
+        fits_a_terminal(&errors);
+    }
+    // One that cannot be read ends each of them, used or not.
+    for arguments in [
+        &["info"][..],
+        &["demo", "--frames", "2"],
+        &replay,
+        &["replay", path, "--lag", "0.1"],
+        &["bench", "hot", "--quick"],
+    ] {
+        for name in ["MEMMGR_DEVICE_POOL_LIMIT", "MEMMGR_PINNED_WARM_UP"] {
+            let message = failure(memmgr().args(arguments).env(name, "abc"));
+            assert!(
+                message.contains(&format!("{name}=abc: it must be")),
+                "{message}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_log_whose_last_line_is_incomplete_is_used_up_to_there() {
+    let rows = format!(
+        "{HEADER}\n1,07:46:00:000001,allocate,0x100,64,0x7\n1,07:46:00:000002,free,0x100,64,0x7\n"
+    );
+    for cut in [
+        "1,07:46",
+        "1",
+        "1,07:46:00:000003,allocate,0x200,64,0x",
+        "1,07:46:00:000003,allocate,0x200,64,",
+        "1,07:46:00:000003,free,0x100,64,",
+    ] {
+        for contents in [
+            format!("{rows}{cut}").into_bytes(),
+            gzip(&format!("{rows}{cut}")),
+        ] {
+            let log = file("cut.csv", contents);
+            let (text, errors) = success_with_errors(
+                memmgr()
+                    .args(["replay", "--mode", "pool"])
+                    .arg(&log.path)
+                    .current_dir(log.folder.path()),
+            );
+            assert!(text.contains("cut: 2 events, 1 stream"), "{text}");
+            let said = |errors: &str| {
+                let words: Vec<&str> = errors.split_whitespace().collect();
+                let line = words.join(" ");
+                let end = "cut.csv: line 4, the last, is incomplete and was left out; \
+                           what is before it is used";
+                assert!(
+                    line.starts_with("warning: ") && line.ends_with(end),
+                    "{line}"
+                );
+            };
+            said(&errors);
+            let page = log.folder.path().join("page.html");
+            let (_, errors) =
+                success_with_errors(memmgr().arg("report").arg(&log.path).arg("-o").arg(&page));
+            said(&errors);
+            let page = std::fs::read_to_string(page).expect("a page");
+            assert!(page.contains("Line 4, the last, is incomplete and was left out."));
+        }
+    }
+    // What has an end, or is no beginning of a row, is an error as ever.
+    for (more, reason) in [
+        ("1,07:46\n", "line 4: 2 columns"),
+        (
+            "1,07:46\n1,07:46:00:000003,free,0x100,64,0x7",
+            "line 4: 2 columns",
+        ),
+        (
+            "1,07:46:00:000003,move,0x100,64,0x7",
+            "line 4: unknown action",
+        ),
+    ] {
+        let log = file("bad.csv", format!("{rows}{more}"));
+        let message = failure(memmgr().arg("replay").arg(&log.path));
+        assert!(message.contains(reason), "{message}");
     }
 }
 
@@ -710,6 +936,11 @@ fn a_file_that_is_no_trace_is_refused_with_its_name_and_the_reason() {
             "the file was cut off",
         ),
         (
+            "trail.csv.gz",
+            [&whole[..], b"garbage\n"].concat(),
+            "the compressed data is complete, but something else follows it",
+        ),
+        (
             "header.csv",
             format!("{HEADER}\n").into_bytes(),
             "no allocation",
@@ -852,7 +1083,19 @@ fn a_command_line_that_is_not_understood_gives_exit_code_2_and_help_gives_0() {
         vec!["replay", "x.csv", "--lag", "NaN"],
         vec!["replay", "x.csv", "--lag"],
         vec!["replay", "x.csv", "--lag", "1", "--rounds", "0"],
+        vec!["replay", "x.csv", "--rounds", "5"],
+        vec![
+            "replay",
+            "x.csv",
+            "--lag",
+            "1",
+            "--capacity",
+            "4M",
+            "--rounds",
+            "5",
+        ],
         vec!["replay", "x.csv", "--capacity", "0"],
+        vec!["replay", "x.csv", "--capacity", "1"],
         vec!["replay", "x.csv", "--capacity", "-1"],
         vec!["replay", "x.csv", "--capacity", "1.5G"],
         vec!["replay", "x.csv", "--capacity", "99999999999T"],

@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
@@ -184,6 +185,12 @@ fn a_page_is_whole_and_fetches_nothing() {
     );
 }
 
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).expect("written");
+    encoder.finish().expect("finished")
+}
+
 fn small(folder: &TempDir, name: &str) -> PathBuf {
     let path = folder.path().join(name);
     fs::write(&path, snapshot_bytes::SNAPSHOT).expect("written");
@@ -274,7 +281,7 @@ fn bad_inputs_are_refused_in_one_line() {
     let snapshot = snapshot_bytes::SNAPSHOT;
     let log = |rows: &str| format!("{HEADER}\n{rows}\n").into_bytes();
     let pickled = |bytes: &[u8]| [b"\x80\x04", bytes].concat();
-    let cases: [(&str, Vec<u8>, &str); 19] = [
+    let cases: [(&str, Vec<u8>, &str); 20] = [
         ("empty", vec![], "the file is empty"),
         ("a.csv", b"a,b\n".to_vec(), "line 1: expected the header"),
         (
@@ -333,6 +340,11 @@ fn bad_inputs_are_refused_in_one_line() {
             b"{\"segments\": [], \"memmgr\": {}}".to_vec(),
             "nothing had been allocated",
         ),
+        (
+            "s.csv.gz",
+            [&gzip(&log("0,0,allocate,0x10,1,0x0"))[..], b"garbage\n"].concat(),
+            "the compressed data is complete, but something else follows it",
+        ),
         ("o.gz", b"\x1f\x8b\x08\0\0\0".to_vec(), "cut off"),
     ];
     for (name, content, says) in cases {
@@ -371,6 +383,32 @@ fn an_input_is_never_overwritten() {
     assert!(errors.contains("it is the input"), "{errors}");
     assert_eq!(fs::read(&svg).expect("read"), snapshot_bytes::SNAPSHOT);
     assert_eq!(fs::read_dir(folder.path()).expect("list").count(), 3);
+}
+
+#[test]
+fn a_folder_in_no_folder_is_refused_for_pictures_as_for_the_page() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let input = small(&folder, "s.pickle");
+    let at = |name: &str| folder.path().join(name);
+    for (page, pictures) in [("p.html", "no/such/folder"), ("no/such/p.html", "pictures")] {
+        let mut command = memmgr();
+        command.arg("report").arg(&input).arg("-o").arg(at(page));
+        let output = (command.arg("--svg").arg(at(pictures)).output()).expect("it starts");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        assert!(errors.starts_with("memmgr: cannot write "), "{errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+        assert_eq!(fs::read_dir(folder.path()).expect("list").count(), 1);
+    }
+    let mut command = memmgr();
+    command
+        .arg("report")
+        .arg(&input)
+        .arg("-o")
+        .arg(at("p.html"));
+    let output = (command.arg("--svg").arg(at("pictures")).output()).expect("it starts");
+    assert!(output.status.success());
+    assert!(at("pictures").is_dir());
 }
 
 #[test]

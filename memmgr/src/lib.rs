@@ -3,6 +3,34 @@
 //!
 //! With the feature `sim` everything runs on a simulated CUDA runtime, without a GPU or a toolkit.
 //!
+//! # Features
+//!
+//! | feature | what it adds |
+//! | --- | --- |
+//! | `sim` | the simulated runtime in place of CUDA's; no item |
+//! | `async` | `.await` on [`Transfer`], [`Submitted`] and [`Event`]; the items `Completion` and `TransferFuture` |
+//! | `serde` | `Serialize` for the figures ([`Stats`] and what it holds, [`Peaks`], [`Fragmentation`]) and the modes |
+//! | `trace-events` | events and spans of `tracing`, beyond warnings; no item |
+//! | `nvtx` | ranges and memory for tools; no item |
+//! | `dynamic` | links `libcudart.so` instead of `libcudart_static.a`; no item |
+//!
+//! All other items are there without a feature.
+//!
+//! **The feature `sim` spreads.** Cargo unites the features of all crates that it builds together: where one of a workspace
+//! turns `sim` on, as one for tests may, `cargo build --workspace` makes every program of it a simulated one, without a
+//! warning. Build a product alone (`cargo build -p product`). [`backend`] says what is linked, at compile time too; this line in
+//! the product ends such a build with an error:
+//!
+//! ```ignore
+//! const _: () = assert!(matches!(memmgr::backend(), memmgr::Backend::Gpu), "memmgr was built with `sim`");
+//! ```
+//!
+//! # Elements
+//!
+//! Typed buffers hold what is plain bytes ([`Pod`]): numbers, arrays of them, and structures with the derives of `bytemuck`.
+//! Those are not re-exported: name it in your `Cargo.toml`, `bytemuck = { version = "1", features = ["derive"] }`, and write
+//! `#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]` and `#[repr(C)]`.
+//!
 //! # Order
 //!
 //! CUDA work runs asynchronously, in *streams*. Memory that is freed while work may still touch it must not reach

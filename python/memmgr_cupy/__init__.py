@@ -11,9 +11,13 @@ import ctypes
 import ctypes.util
 import os
 
-__all__ = ["install", "library", "pinned_allocator"]
+__all__ = ["Error", "install", "library", "pinned_allocator"]
 
 _library = None
+_REMEDY = (
+    "set MEMMGR_LIBRARY to the path of libmemmgr.so "
+    "(`cargo xtask install-c --prefix FOLDER` makes FOLDER/lib/libmemmgr.so)"
+)
 
 
 class Error(RuntimeError):
@@ -26,12 +30,12 @@ def library():
     if _library is None:
         path = os.environ.get("MEMMGR_LIBRARY") or ctypes.util.find_library("memmgr")
         if not path:
-            raise Error(
-                "libmemmgr.so was not found: set MEMMGR_LIBRARY to its path "
-                "(`cargo xtask install-c --prefix FOLDER` makes FOLDER/lib/libmemmgr.so)"
-            )
-        loaded = ctypes.CDLL(path)
-        loaded.memmgr_last_error.restype = ctypes.c_char_p
+            raise Error(f"libmemmgr.so was not found: {_REMEDY}")
+        try:
+            loaded = ctypes.CDLL(path)
+            loaded.memmgr_last_error.restype = ctypes.c_char_p
+        except (OSError, AttributeError) as error:
+            raise Error(f"{path} cannot be used: {error}: {_REMEDY}") from error
         _library = loaded
     return _library
 

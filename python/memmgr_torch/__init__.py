@@ -14,10 +14,14 @@ import ctypes
 import ctypes.util
 import os
 
-__all__ = ["PoolStats", "allocator", "install", "library", "prometheus", "register", "snapshot", "stats",
+__all__ = ["Error", "PoolStats", "allocator", "install", "library", "prometheus", "register", "snapshot", "stats",
            "take_failure", "trim"]
 
 _library = None
+_REMEDY = (
+    "set MEMMGR_LIBRARY to the path of libmemmgr.so "
+    "(`cargo xtask install-c --prefix FOLDER` makes FOLDER/lib/libmemmgr.so)"
+)
 _registered = {}
 
 
@@ -57,13 +61,13 @@ def library():
     if _library is None:
         path = os.environ.get("MEMMGR_LIBRARY") or ctypes.util.find_library("memmgr")
         if not path:
-            raise Error(
-                "libmemmgr.so was not found: set MEMMGR_LIBRARY to its path "
-                "(`cargo xtask install-c --prefix FOLDER` makes FOLDER/lib/libmemmgr.so)"
-            )
-        loaded = ctypes.CDLL(path)
-        for name in ("memmgr_last_error", "memmgr_backend", "memmgr_version"):
-            getattr(loaded, name).restype = ctypes.c_char_p
+            raise Error(f"libmemmgr.so was not found: {_REMEDY}")
+        try:
+            loaded = ctypes.CDLL(path)
+            for name in ("memmgr_last_error", "memmgr_backend", "memmgr_version"):
+                getattr(loaded, name).restype = ctypes.c_char_p
+        except (OSError, AttributeError) as error:
+            raise Error(f"{path} cannot be used: {error}: {_REMEDY}") from error
         loaded.path = path
         _library = loaded
     return _library

@@ -65,13 +65,35 @@ pub fn run(arguments: &Arguments) -> Result {
     };
     install(&prefix, kind, !arguments.shared_only)?;
     say(format!(
-        "install-c: installed memmgr {VERSION} below {}\n\
-         compile and link: cc program.c $(PKG_CONFIG_PATH={} pkg-config --cflags --libs memmgr)",
-        prefix.display(),
-        prefix.join("lib/pkgconfig").display()
+        "install-c: installed memmgr {VERSION} below {}",
+        prefix.display()
     ));
+    say(format!("compile and link: {}", linked(&prefix)));
+    if !arguments.shared_only {
+        say(format!("or statically:    {}", linked_statically(&prefix)));
+    }
     Ok(())
 }
+
+/// The command that makes a program which finds the library where it lies.
+fn linked(prefix: &Path) -> String {
+    let lib = prefix.join("lib");
+    format!(
+        "cc program.c $(PKG_CONFIG_PATH={0}/pkgconfig pkg-config --cflags --libs memmgr) -Wl,-rpath,{0} -o program",
+        lib.display()
+    )
+}
+
+/// The command that makes a program which holds the library.
+fn linked_statically(prefix: &Path) -> String {
+    format!(
+        "cc program.c -I{0}/include {0}/lib/libmemmgr.a {NEEDED} -o program",
+        prefix.display()
+    )
+}
+
+/// What the archive needs beside it, as memmgr.pc says too.
+const NEEDED: &str = "-lstdc++ -lpthread -ldl -lrt -lm";
 
 /// Which library is built.
 #[derive(Clone, Copy)]
@@ -84,13 +106,12 @@ struct Kind<'a> {
 
 /// Builds the library in one form; the file.
 fn build(form: &str, kind: Kind) -> Result<PathBuf> {
-    let mut build = cargo(["rustc", "--quiet", "-p", "memmgr-capi", "--lib"]);
+    let mut build = cargo(["rustc", "-p", "memmgr-capi", "--lib"]);
     build
         .args(["--crate-type", form, "--target-dir"])
         .arg(kind.folder);
-    if kind.release {
-        build.arg("--release");
-    }
+    // What the user waits for says what it compiles; a check does not.
+    build.arg(if kind.release { "--release" } else { "--quiet" });
     if kind.sim {
         build.args(["--features", "sim"]);
     }
@@ -184,6 +205,8 @@ pub fn check() -> Result {
     let shared = program(&prefix, false)?;
     run_quietly(Command::new(&shared).env("LD_LIBRARY_PATH", prefix.join("lib")))?;
     run_quietly(&mut Command::new(program(&prefix, true)?))?;
+    as_documented(&prefix)?;
+    from_python(&prefix)?;
     consumer::check(&prefix, VERSION)?;
     // valgrind takes longest: beside the rest.
     let has_valgrind = toolchain::ensure_valgrind().is_ok();
@@ -198,6 +221,57 @@ pub fn check() -> Result {
         });
         rest.and(valgrind)
     })
+}
+
+/// Loads the library from the Python packages, which need no other package for that.
+fn from_python(prefix: &Path) -> Result {
+    if !shell::has("python3") {
+        say("c-interface: without Python: not there");
+        return Ok(());
+    }
+    say("c-interface: the Python packages find the library, or say what to set");
+    let packages = root().join("python");
+    run_quietly(
+        Command::new("python3")
+            .arg(packages.join("tests/loading.py"))
+            .env("MEMMGR_LIBRARY", prefix.join("lib/libmemmgr.so"))
+            .env("PYTHONPATH", &packages)
+            .env("PYTHONDONTWRITEBYTECODE", "1"),
+    )
+    .map(drop)
+}
+
+/// Builds the C program of docs/interop.md by the commands that the installation names, and runs it as it is.
+fn as_documented(prefix: &Path) -> Result {
+    say("c-interface: the program of docs/interop.md, by the commands that install-c prints");
+    let document = root().join("docs/interop.md");
+    let text = fs::read_to_string(&document).map_err(|e| format!("{}: {e}", shown(&document)))?;
+    let program = (text.split("```c\n").nth(1))
+        .and_then(|rest| rest.split("```").next())
+        .ok_or("docs/interop.md has no program in C")?;
+    let folder = prefix.join("documented");
+    fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", shown(&folder)))?;
+    write(&folder.join("program.c"), program)?;
+    let mut commands = vec![linked_statically(prefix)];
+    if shell::has("pkg-config") {
+        commands.push(linked(prefix));
+    }
+    for command in commands {
+        let script = format!("{command} && ./program");
+        let said = run_quietly(
+            Command::new("sh")
+                .args(["-c", &script])
+                .current_dir(&folder)
+                .env_remove("LD_LIBRARY_PATH"),
+        )?;
+        if !said.starts_with("double free of 0x") {
+            return Err(format!(
+                "the program of docs/interop.md says `{}`",
+                said.trim()
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Runs the program that calls everything under valgrind.
@@ -242,7 +316,8 @@ fn sanitized(prefix: &Path, archive: &Path, source: &str) -> Result {
             .arg(prefix.join("include"))
             .arg(root().join("memmgr-capi/tests/programs").join(source))
             .arg(archive)
-            .args(["-lstdc++", "-lpthread", "-ldl", "-lrt", "-lm", "-o"])
+            .args(NEEDED.split_whitespace())
+            .arg("-o")
             .arg(&program),
     )?;
     // The manager is never taken down: what it holds at the end is no finding.
@@ -313,7 +388,7 @@ fn program(prefix: &Path, statically: bool) -> Result<PathBuf> {
             .arg("-I")
             .arg(prefix.join("include"))
             .arg(prefix.join("lib/libmemmgr.a"))
-            .args(["-lstdc++", "-lpthread", "-ldl", "-lrt", "-lm"]);
+            .args(NEEDED.split_whitespace());
     } else if shell::has("pkg-config") {
         let flags = run_quietly(
             Command::new("pkg-config")

@@ -55,12 +55,14 @@ impl Program {
     }
 }
 
-/// Runs commands, so many at once, in this order. When one has ended, its name and what it has printed go to `read`.
+/// Runs commands, so many at once, in this order. When one has ended, its name and what it has printed go to `read`. With
+/// `named`, each is said when it begins.
 ///
 /// All are run, also after one that fails. The names of those that failed.
 pub fn run(
     commands: Vec<(String, Command)>,
     at_once: usize,
+    named: bool,
     mut read: impl FnMut(&str, &[String]),
 ) -> Vec<String> {
     let waiting = Mutex::new(VecDeque::from(commands));
@@ -76,7 +78,9 @@ pub fn run(
             let ended = ended.clone();
             scope.spawn(move || {
                 while let Some((name, mut command)) = next() {
-                    say(format!("     Running {name}"));
+                    if named {
+                        say(format!("     Running {name}"));
+                    }
                     let mut lines = vec![String::new(), format!("{name}:")];
                     let result = run_lines(&mut command, |line| lines.push(line.to_string()));
                     // The receiver is there until every thread has ended.
@@ -116,7 +120,7 @@ mod tests {
             shell("killed", "kill -9 $$"),
         ];
         let mut printed = Vec::new();
-        let mut failed = run(commands, 2, |_, lines| printed.push(lines.join(" ")));
+        let mut failed = run(commands, 2, true, |_, lines| printed.push(lines.join(" ")));
         failed.sort();
         printed.sort();
         assert_eq!(failed, ["killed", "slow"]);
@@ -134,7 +138,7 @@ mod tests {
             )
         };
         let commands = vec![shell("a", &met("a", "b")), shell("b", &met("b", "a"))];
-        let failed = run(commands, 2, |_, _| {});
+        let failed = run(commands, 2, false, |_, _| {});
         let _ = std::fs::remove_dir_all(&room);
         assert!(failed.is_empty(), "{failed:?}");
     }

@@ -128,11 +128,13 @@ pub fn run(arguments: &Arguments) -> Result {
     }));
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let mut silent = Vec::new();
-    let mut failed = programs::run(commands, cores.min(AT_ONCE), |name, lines| {
+    // With a filter most programs have nothing to run: they are not named.
+    let named = filter.is_none();
+    let mut failed = programs::run(commands, cores.min(AT_ONCE), named, |name, lines| {
         if !has_reported(lines) {
             silent.push(format!("{name}, which reported nothing"));
         }
-        for line in lines {
+        for line in with_tests(lines) {
             if counts.read(line) {
                 println!("{line}");
             }
@@ -166,6 +168,28 @@ pub fn run(arguments: &Arguments) -> Result {
         ));
     }
     result
+}
+
+/// What programs printed that had a test to run: reports of none are left out, and with them the name of the program, if it
+/// has no other.
+fn with_tests(lines: &[String]) -> Vec<&str> {
+    let mut kept: Vec<&str> = Vec::new();
+    let (mut empty, mut reports) = (false, 0);
+    for line in lines {
+        empty |= line == "running 0 tests";
+        if !empty {
+            kept.push(line);
+        }
+        if line.starts_with("test result: ") {
+            reports += usize::from(!empty);
+            empty = false;
+        }
+    }
+    let has_words = kept.iter().skip(2).any(|line| !line.is_empty());
+    if reports == 0 && !has_words && has_reported(lines) {
+        return Vec::new();
+    }
+    kept
 }
 
 /// Whether a test program has said what came of its tests: one that ends early, and well, has not.
@@ -203,7 +227,7 @@ fn command(selection: &[&str], filter: Option<&str>) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use super::{Counts, has_reported};
+    use super::{Counts, has_reported, with_tests};
 
     #[test]
     fn results_of_several_programs_are_added() {
@@ -221,6 +245,28 @@ mod tests {
             (2, 7, 1, 2)
         );
         assert_eq!(counts.failures, ["a::b"]);
+    }
+
+    #[test]
+    fn programs_without_a_test_are_not_shown() {
+        let shown = |text: &str| {
+            let lines: Vec<String> = text.lines().map(str::to_string).collect();
+            with_tests(&lines).join("\n")
+        };
+        let none = "\nsuite:\n\nrunning 0 tests\n\nsuccesses:\n\nsuccesses:\n\n\
+                    test result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 9 filtered out\n";
+        let one = "\nsuite:\n\nrunning 1 test\ntest a ... ok\n\n\
+                   test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 9 filtered out";
+        assert_eq!(shown(none), "");
+        assert_eq!(shown(one), one);
+        // Several reports, as of the examples of several crates.
+        let both = shown(&format!("{none}{}", one.trim_start_matches("\nsuite:\n")));
+        assert!(both.starts_with("\nsuite:\n") && both.contains("test a ... ok"));
+        assert!(!both.contains("running 0"), "{both}");
+        // One that ends early is shown.
+        let early = "\nsuite:\nSegmentation fault";
+        assert_eq!(shown(early), early);
+        assert_eq!(shown("\nsuite:"), "\nsuite:");
     }
 
     #[test]

@@ -26,11 +26,12 @@ use std::io::Write;
 use indicatif::ProgressBar;
 
 use crate::device::{self, Machine};
-use crate::error::Result;
+use crate::error::{Failure, Result};
 use crate::json::Output;
 use crate::options::{BenchOptions, Reference, Workload};
 use crate::progress;
 use crate::replay::{Named, cannot_write, load};
+use crate::settings::{self, Settings};
 use crate::table::wrapped;
 
 use figure::Row;
@@ -131,6 +132,13 @@ impl<W: Write> Bench<'_, W> {
 
 /// Runs the workloads that were asked for.
 pub fn run(options: &BenchOptions, machine: Machine, out: &mut impl Write) -> Result<()> {
+    if options.traces.is_empty() && options.names(Workload::Replay) {
+        return Err(Failure::message(
+            "the workload replay needs traces: --traces tests/data/traces",
+        ));
+    }
+    // Asked here for what is said of those that are not used.
+    Settings::read("bench", &[settings::DEVICE_SOURCE])?;
     let files = traces::files(&options.traces)?;
     let json = match &options.json {
         None => None,

@@ -39,12 +39,23 @@ fn cuda_calls() -> u64 {
 
 impl Managed {
     /// A manager in this mode, and streams on the current device, which is `ordinal`.
-    pub fn new(mode: DeviceAllocatorMode, ordinal: i32, streams: usize) -> Result<Self> {
-        let mut config = Config::default().mode(mode);
+    pub fn new(
+        mode: DeviceAllocatorMode,
+        config: Config,
+        ordinal: i32,
+        streams: usize,
+    ) -> Result<Self> {
+        let mut config = config.mode(mode);
         match mode {
             DeviceAllocatorMode::BestFitPool => {}
             DeviceAllocatorMode::AsyncStreamOrdered => cuda::reset_current_pool(ordinal)?,
-            DeviceAllocatorMode::CudaAsyncPool => config = config.device_pool_size(KEPT),
+            DeviceAllocatorMode::CudaAsyncPool => {
+                // The limit is that of the manager's own pool, and may be less than this.
+                config = config.device_pool_limit(None).device_pool_limit_share(None);
+                if config.device_pool_size == 0 {
+                    config.device_pool_size = KEPT;
+                }
+            }
         }
         let streams = (0..streams).map(|_| Stream::new());
         let streams = streams.collect::<Result<_, _>>()?;

@@ -9,14 +9,15 @@ mod plain;
 use std::io::Write;
 
 use indicatif::ProgressBar;
-use memmgr::{Backend, DeviceAllocatorMode};
+use memmgr::{Backend, DeviceAllocatorMode, Error, Place};
 
 use crate::cuda;
 use crate::device::{self, Machine};
 use crate::error::{Failure, Result};
 use crate::options::DemoOptions;
 use crate::progress;
-use crate::table::{Table, counted, mib, people, percent};
+use crate::settings::{self, Settings};
+use crate::table::{Table, counted, mib, people, percent, wrapped};
 
 use frames::{Frame, Noise};
 use managed::Managed;
@@ -49,11 +50,31 @@ struct Measured {
 /// The run that all rows share.
 struct Demo<'a> {
     options: &'a DemoOptions,
+    settings: Settings,
     noise: Noise,
     bar: ProgressBar,
 }
 
+/// The settings of the environment that the demo uses: all but the mode, of which it takes each, and the events, which it
+/// does not show.
+const USED: [&str; 13] = [
+    settings::PINNED_POOL_SIZE,
+    settings::PINNED_POOL_LIMIT,
+    settings::PINNED_WARM_UP,
+    settings::PINNED_SOURCE,
+    settings::PINNED_FALLBACK,
+    settings::DEVICE_POOL_SIZE,
+    settings::DEVICE_POOL_LIMIT,
+    settings::DEVICE_SOURCE,
+    settings::RELEASE_THRESHOLD,
+    settings::RELEASE_AFTER,
+    settings::REUSE,
+    settings::CALL_SITES,
+    settings::LOG_FILE,
+];
+
 pub fn run(options: &DemoOptions, machine: Machine, out: &mut impl Write) -> Result<()> {
+    let settings = Settings::read("demo", &USED)?;
     machine.prepare(None)?;
     device::select(options.device)?;
     writeln!(
@@ -63,8 +84,12 @@ pub fn run(options: &DemoOptions, machine: Machine, out: &mut impl Write) -> Res
         counted(options.streams, "stream"),
         options.seed
     )?;
+    for limit in settings.limits()? {
+        writeln!(out, "{}", wrapped(&limit))?;
+    }
     let demo = Demo {
         options,
+        settings,
         noise: Noise::new(options.seed),
         bar: progress::bar(options.frames.saturating_mul(4)),
     };
@@ -106,6 +131,11 @@ impl Demo<'_> {
 
     /// Where memory ran out: in which mode, how much the device has, and what would help.
     fn explained(&self, mode: &str, failure: Failure) -> Failure {
+        if let Some(limit) = self.limit_met(&failure) {
+            return Failure::message(format!(
+                "mode {mode}: {failure}; a higher {limit} would help"
+            ));
+        }
         let Some(wanted) = failure.wanted() else {
             return failure;
         };
@@ -127,6 +157,27 @@ impl Demo<'_> {
         ))
     }
 
+    /// The variable whose limit kept memory back, if that is what failed.
+    fn limit_met(&self, failure: &Failure) -> Option<&'static str> {
+        let place = match failure {
+            Failure::Manager(Error::LimitExceeded { place, .. }) => *place,
+            Failure::Manager(Error::OutOfMemory(refusal)) => refusal.place,
+            _ => return None,
+        };
+        let config = self.settings.config();
+        let (set, name) = match place {
+            Place::Device(_) => (
+                config.device_pool_limit.is_some() || config.device_pool_limit_share.is_some(),
+                settings::DEVICE_POOL_LIMIT,
+            ),
+            _ => (
+                config.pinned_pool_limit.is_some(),
+                settings::PINNED_POOL_LIMIT,
+            ),
+        };
+        set.then_some(name)
+    }
+
     fn plain(&self) -> Result<Measured> {
         let mut plain = Plain::new(self.options.streams)?;
         let times = self.frames("none", &mut plain)?;
@@ -144,7 +195,12 @@ impl Demo<'_> {
     }
 
     fn managed(&self, mode: DeviceAllocatorMode) -> Result<Measured> {
-        let mut managed = Managed::new(mode, self.options.device, self.options.streams)?;
+        let mut managed = Managed::new(
+            mode,
+            self.settings.config(),
+            self.options.device,
+            self.options.streams,
+        )?;
         let times = self.frames(&mode.to_string(), &mut managed)?;
         managed.measured(times)
     }

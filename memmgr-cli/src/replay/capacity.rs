@@ -5,7 +5,7 @@
 use std::ffi::c_void;
 use std::io::Write;
 
-use memmgr::{Config, DeviceAllocatorMode, Error, MemoryManager};
+use memmgr::{DeviceAllocatorMode, Error, MemoryManager};
 use serde::Serialize;
 
 use super::pass::{Allocator, Managed, pass};
@@ -14,10 +14,11 @@ use super::{Json, Named, cannot_write};
 use crate::error::{Failure, Result};
 use crate::options::ReplayOptions;
 use crate::progress;
+use crate::settings::Settings;
 use crate::table::{counted, people, wrapped};
 
 /// Limits are multiples of this.
-const STEP: u64 = 2 << 20;
+pub const STEP: u64 = 2 << 20;
 
 /// What was found for one trace.
 #[derive(Clone, Debug, Serialize)]
@@ -59,9 +60,14 @@ impl<A: Allocator> Allocator for Strict<A> {
 }
 
 /// Replays the trace with a limit; the size of the request that failed, if one did.
-fn attempt(named: &Named, limit: u64, work: Option<&Work>) -> Result<Option<usize>> {
+fn attempt(
+    named: &Named,
+    settings: &Settings,
+    limit: u64,
+    work: Option<&Work>,
+) -> Result<Option<usize>> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let config = Config::default()
+    let config = (settings.config())
         .mode(DeviceAllocatorMode::BestFitPool)
         .device_pool_limit(Some(limit));
     let manager = MemoryManager::new(config)?;
@@ -115,6 +121,7 @@ fn bisect(
 /// Looks for the smallest limit of each trace.
 pub fn run(
     options: &ReplayOptions,
+    settings: &Settings,
     traces: &[Named],
     work: Option<&Work>,
     json: Option<Json<'_>>,
@@ -144,7 +151,7 @@ pub fn run(
             trials += 1;
             let limit = steps * STEP;
             bar.set_message(format!("{}: {}", named.name, people(limit)));
-            let failed = attempt(named, limit, work)?;
+            let failed = attempt(named, settings, limit, work)?;
             let text = match failed {
                 None => format!("  {}: passes", exact(limit)),
                 Some(size) => format!("  {}: {} do not fit", exact(limit), people(size as u64)),

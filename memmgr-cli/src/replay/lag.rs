@@ -18,6 +18,7 @@ use crate::error::{Failure, Result};
 use crate::json::Waste;
 use crate::options::ReplayOptions;
 use crate::progress;
+use crate::settings::Settings;
 use crate::table::{Table, counted, mib, people, wrapped};
 use crate::trace::Trace;
 
@@ -43,8 +44,8 @@ struct PerStream {
 }
 
 impl PerStream {
-    fn new(streams: usize) -> Result<Self> {
-        let managers = (0..streams).map(|_| MemoryManager::new(Config::default()));
+    fn new(streams: usize, config: &Config) -> Result<Self> {
+        let managers = (0..streams).map(|_| MemoryManager::new(config.clone()));
         let streams = (0..streams).map(|_| Stream::new());
         Ok(Self {
             managers: managers.collect::<Result<_, _>>()?,
@@ -158,18 +159,29 @@ impl Setup {
     }
 
     /// The mode and the settings of one manager.
-    fn config(self, peak_live: u64) -> (DeviceAllocatorMode, Config) {
+    fn config(self, settings: &Settings, peak_live: u64) -> (DeviceAllocatorMode, Config) {
         let (mode, reuse) = match self {
             Self::Managed(mode, reuse) => (mode, reuse),
             Self::Limited | Self::PerStream => Default::default(),
         };
-        let limit = (self == Self::Limited).then_some((peak_live as f64 * MOST) as usize);
-        let config = Config::default().mode(mode).reuse(reuse);
-        (mode, config.device_pool_limit(limit))
+        let config = settings.config().mode(mode).reuse(reuse);
+        if self != Self::Limited {
+            return (mode, config);
+        }
+        let own = (peak_live as f64 * MOST) as usize;
+        let limit = config.device_pool_limit.map_or(own, |of| of.min(own));
+        (mode, config.device_pool_limit(Some(limit)))
     }
 
     /// Both passes.
-    fn run(self, named: &Named, work: &Work, ordinal: i32, bar: &ProgressBar) -> Result<Row> {
+    fn run(
+        self,
+        named: &Named,
+        settings: &Settings,
+        work: &Work,
+        ordinal: i32,
+        bar: &ProgressBar,
+    ) -> Result<Row> {
         let trace = &named.trace;
         let moved = |events| bar.inc(events as u64);
         let mut row = Row {
@@ -193,7 +205,7 @@ impl Setup {
         };
         match self {
             Self::Managed(..) | Self::Limited => {
-                let (mode, config) = self.config(trace.peak_live);
+                let (mode, config) = self.config(settings, trace.peak_live);
                 let manager = MemoryManager::new(config)?;
                 if mode == DeviceAllocatorMode::AsyncStreamOrdered {
                     cuda::reset_current_pool(ordinal)?;
@@ -216,7 +228,12 @@ impl Setup {
                 manager.shutdown()?;
             }
             Self::PerStream => {
-                let mut lagging = Lagging::new(PerStream::new(trace.streams)?, work);
+                // Its managers share the device, so that a limit of each would be none.
+                let config = (settings.config())
+                    .device_pool_limit(None)
+                    .device_pool_limit_share(None);
+                let per_stream = PerStream::new(trace.streams, &config)?;
+                let mut lagging = Lagging::new(per_stream, work);
                 row.passes(&mut lagging, trace, moved)?;
                 for manager in &lagging.inner.managers {
                     let mode = DeviceAllocatorMode::BestFitPool;
@@ -281,6 +298,7 @@ impl Row {
 /// Replays all traces with work in flight.
 pub fn run(
     options: &ReplayOptions,
+    settings: &Settings,
     traces: &[Named],
     work: &Work,
     json: Option<Json<'_>>,
@@ -303,7 +321,7 @@ pub fn run(
         // They take turns, so that what else the machine does meets them all.
         for _ in 0..options.rounds {
             for (index, setup) in setups.iter().enumerate() {
-                let row = setup.run(named, work, options.device, &bar);
+                let row = setup.run(named, settings, work, options.device, &bar);
                 let row = row.map_err(|failure| {
                     Failure::message(format!("{} with {}: {failure}", named.name, setup.name()))
                 })?;

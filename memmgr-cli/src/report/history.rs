@@ -109,6 +109,7 @@ pub fn recording(
         owner_kind: OwnerKind::Place,
         segments: device.segments.clone(),
         notes,
+        warning: None,
     })
 }
 

@@ -9,12 +9,10 @@ use serde::Deserialize;
 
 use super::recording::Recording;
 use super::{log, snapshot};
+use crate::gzip;
 
 /// The most bytes of an input, after decompression; they are kept in memory.
 const MOST_INPUT: u64 = 1 << 30;
-
-/// How a file begins that gzip compressed.
-const GZIP: &[u8] = &[0x1f, 0x8b];
 
 /// What an input holds.
 pub enum Input {
@@ -47,8 +45,8 @@ pub fn open(path: &Path, name: &str, bar: &ProgressBar) -> Result<Input, String>
 
 /// What `content`, compressed or not, holds.
 pub fn parse(name: &str, content: Vec<u8>, bar: &ProgressBar) -> Result<Input, String> {
-    let bytes = if content.starts_with(GZIP) {
-        let plain = limited(&mut flate2::read::MultiGzDecoder::new(content.as_slice()));
+    let bytes = if content.starts_with(gzip::MAGIC) {
+        let plain = limited(&mut gzip::Members::new(content.as_slice()));
         plain.map_err(|(read, error)| damaged(read, &error))??
     } else {
         content
@@ -59,7 +57,7 @@ pub fn parse(name: &str, content: Vec<u8>, bar: &ProgressBar) -> Result<Input, S
     let start = bytes.trim_ascii_start();
     match start.first() {
         None => Err("the file is empty".to_owned()),
-        Some(0x1f) if bytes.starts_with(GZIP) => {
+        Some(0x1f) if bytes.starts_with(gzip::MAGIC) => {
             Err("it is compressed twice; decompress it once (gunzip)".to_owned())
         }
         Some(0x80) => snapshot::read(name, &bytes, moved).map(Input::Recordings),
@@ -103,12 +101,8 @@ fn limited(source: &mut dyn Read) -> Limited {
 }
 
 fn damaged(read: u64, error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => format!(
-            "the compressed data ends in the middle, after {read} bytes of content; the file was cut off"
-        ),
-        _ => format!("the compressed data is damaged after {read} bytes of content"),
-    }
+    let reason = gzip::reason(error).unwrap_or("the compressed data cannot be read");
+    format!("after {read} bytes of content: {reason}")
 }
 
 fn replays(bytes: &[u8]) -> Result<Vec<Replay>, String> {

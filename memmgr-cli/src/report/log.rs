@@ -16,7 +16,12 @@ pub fn read(name: &str, text: &[u8], mut moved: impl FnMut(u64)) -> Result<Recor
     let trace = Trace::read(text).map_err(|error| error.to_string())?;
     moved(text.len() as u64 / 2);
     let mut pass = Pass::default();
-    for line in text.split(|&byte| byte == b'\n').skip(1) {
+    // The trace has left out a last line that is incomplete.
+    let whole = match (trace.cut, text.iter().rposition(|&byte| byte == b'\n')) {
+        (Some(_), Some(end)) => &text[..=end],
+        _ => text,
+    };
+    for line in whole.split(|&byte| byte == b'\n').skip(1) {
         pass.row(line);
     }
     moved(text.len() as u64 - text.len() as u64 / 2);
@@ -35,6 +40,12 @@ pub fn read(name: &str, text: &[u8], mut moved: impl FnMut(u64)) -> Result<Recor
         block.end = block.end.min(last.saturating_add(1));
     }
     let mut notes = Vec::new();
+    let warning = trace.warning();
+    if let Some(line) = trace.cut {
+        notes.push(format!(
+            "Line {line}, the last, is incomplete and was left out."
+        ));
+    }
     if trace.skipped.total() > 0 {
         let count = crate::table::counted(trace.skipped.total(), "row");
         notes.push(format!("{count} left out: {}.", trace.skipped));
@@ -60,6 +71,7 @@ pub fn read(name: &str, text: &[u8], mut moved: impl FnMut(u64)) -> Result<Recor
         reserved: Vec::new(),
         segments: Vec::new(),
         notes,
+        warning,
     })
 }
 

@@ -32,6 +32,7 @@ use indicatif::ProgressBar;
 use crate::error::{Failure, Result};
 use crate::options::ReportOptions;
 use crate::progress;
+use crate::replay::warn;
 use crate::table::{counted, wrapped};
 use chart::Budget;
 use html::Section;
@@ -52,6 +53,13 @@ pub fn run(options: &ReportOptions, out: &mut impl Write) -> Result<()> {
             "cannot write to {folder}: it is no folder"
         )));
     }
+    let above = options.svg.as_deref().and_then(Path::parent);
+    if let Some(above) = above.filter(|above| !above.as_os_str().is_empty() && !above.is_dir()) {
+        let above = above.display();
+        return Err(Failure::message(format!(
+            "cannot write to {above}: there is no such folder"
+        )));
+    }
     let bar = progress::bar(0);
     let (recordings, replays) = load(&options.inputs, &bar)?;
     if let Some(name) = options.svg.as_ref().filter(|_| recordings.is_empty()) {
@@ -66,12 +74,15 @@ pub fn run(options: &ReportOptions, out: &mut impl Write) -> Result<()> {
     let pictures = match &options.svg {
         None => Vec::new(),
         Some(folder) => {
-            fs::create_dir_all(folder).map_err(|error| {
-                Failure::message(format!(
-                    "cannot make the folder {}: {error}",
-                    folder.display()
-                ))
-            })?;
+            if !folder.is_dir() {
+                // As for the page, the folder above is not made: a slip of the pen would make one.
+                fs::create_dir(folder).map_err(|error| {
+                    Failure::message(format!(
+                        "cannot make the folder {}: {error}",
+                        folder.display()
+                    ))
+                })?;
+            }
             let prepared = pictures.into_iter().map(|picture| {
                 let target = Target::prepare(&folder.join(&picture.file), &options.inputs)?;
                 Ok((target, picture.text))
@@ -143,7 +154,12 @@ fn load(paths: &[PathBuf], bar: &ProgressBar) -> Result<(Vec<Recording>, Vec<Rep
         let input = input::open(path, &name, bar)
             .map_err(|reason| Failure::message(format!("{}: {reason}", path.display())))?;
         match input {
-            Input::Recordings(more) => recordings.extend(more),
+            Input::Recordings(more) => {
+                for warning in more.iter().filter_map(|one| one.warning.as_ref()) {
+                    bar.suspend(|| warn(path, warning));
+                }
+                recordings.extend(more);
+            }
             Input::Replays(more) => replays.extend(more),
         }
     }

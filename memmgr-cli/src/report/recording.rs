@@ -82,6 +82,8 @@ pub struct Recording {
     pub segments: Vec<Segment>,
     /// What was left out or had to be assumed, in whole sentences.
     pub notes: Vec<String>,
+    /// What is said of the file where it was read.
+    pub warning: Option<String>,
 }
 
 impl Recording {
@@ -166,6 +168,7 @@ pub mod tests {
             reserved: Vec::new(),
             segments: Vec::new(),
             notes: Vec::new(),
+            warning: None,
         }
     }
 

@@ -68,7 +68,7 @@ fn recordings(name: &str, pickle: &Pickle) -> Result<Vec<Recording>> {
         return Err(if own.is_some() {
             "the snapshot has no segment: nothing had been allocated when it was taken".to_owned()
         } else {
-            "the snapshot has no segment and no call; call \
+            "the snapshot has no segment and no call; in PyTorch, call \
             torch.cuda.memory._record_memory_history() before the work to be seen"
                 .to_owned()
         });
