@@ -104,7 +104,8 @@ typedef struct memmgr_pool_stats {
 } memmgr_pool_stats;
 
 // Asked when a request found no memory, without a lock held: it may free memory, through the manager too. `requested` is in
-// bytes, `text` says what holds the rest. Returns 1 to have the request tried again, 0 to give up.
+// bytes, `text` says what holds the rest. Returns 1 to have the request tried again, 0 to give up. A request that the hook makes
+// itself, on its thread, does not ask it again: it fails with its own status.
 typedef int32_t (*memmgr_out_of_memory_hook)(size_t requested, const char *text, void *user);
 
 // A registered stream. 0 is none.

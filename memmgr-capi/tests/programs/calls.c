@@ -114,6 +114,17 @@ static int32_t hook(size_t requested, const char *text, void *user) {
     return 0;
 }
 
+static int asked_again = 0;
+
+/* It asks for memory itself, of which there is none either. */
+static int32_t hook_that_asks(size_t requested, const char *text, void *user) {
+    (void)text;
+    void *block = NULL;
+    ++asked_again;
+    CHECK(memmgr_allocate_device(requested, &block) == MEMMGR_OUT_OF_MEMORY && block == NULL && user == NULL);
+    return 0;
+}
+
 static void what_is_refused(void) {
     void *block = &block;
     CHECK(memmgr_allocate_device(0, &block) == MEMMGR_OK && block == NULL);
@@ -159,6 +170,8 @@ static void what_is_refused(void) {
     CHECK(memmgr_allocate_device(64u << 20, &block) == MEMMGR_LIMIT_EXCEEDED);
     CHECK(memmgr_set_device_pool_limit(SIZE_MAX) == MEMMGR_OK);
 
+    CHECK(memmgr_set_out_of_memory_hook(hook_that_asks, NULL) == MEMMGR_OK);
+    CHECK(memmgr_allocate_device((size_t)16 << 30, &block) == MEMMGR_OUT_OF_MEMORY && asked_again == 1);
     CHECK(strcmp(memmgr_status_name(MEMMGR_DOUBLE_FREE), "MEMMGR_DOUBLE_FREE") == 0);
     CHECK(strcmp(memmgr_status_name(-1), "unknown status") == 0);
     memmgr_clear_last_error();
