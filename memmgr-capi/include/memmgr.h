@@ -23,9 +23,9 @@ typedef enum memmgr_status {
   MEMMGR_INVALID_SIZE = 4,
   // An argument that cannot be used: a null pointer for a result, an unknown mode, a stream handle that is none.
   MEMMGR_INVALID_ARGUMENT = 5,
-  // A pointer that the manager does not know as the start of a live block.
+  // A pointer that the manager does not know as the start of a live block, or whose block is not freed by pointer.
   MEMMGR_UNKNOWN_POINTER = 6,
-  // A pointer whose block is free already.
+  // A pointer into memory that is free: its block was freed before, or no block ever started there.
   MEMMGR_DOUBLE_FREE = 7,
   // A range that leaves its block.
   MEMMGR_INVALID_RANGE = 8,

@@ -121,7 +121,7 @@ pub enum Error {
         /// Which setting, its value, and what it must be.
         reason: String,
     },
-    /// A pointer that the manager does not know as the start of a live block.
+    /// A pointer that the manager does not know as the start of a live block, or whose block a guard frees.
     #[error("unknown pointer {ptr:#x}: {reason}")]
     UnknownPointer {
         /// The address.
@@ -131,7 +131,7 @@ pub enum Error {
     },
     /// A pointer whose block is free already.
     #[error(
-        "double free of {ptr:#x}: the memory there is free already (freed before, and not handed out since)"
+        "double free of {ptr:#x}: the memory there is free (freed before and not handed out since, or the pointer was never handed out)"
     )]
     DoubleFree {
         /// The address.

@@ -6,7 +6,7 @@ use crate::{
     event::Fence,
     foreign,
     pool::{
-        Announced, BlockRange, FreeOn,
+        Announced, BlockRange, FreeOn, Who,
         observer::{Told, What},
     },
     process,
@@ -25,29 +25,34 @@ impl Inner {
     /// Frees a block by pointer; null does nothing.
     #[inline]
     pub(super) fn free(&self, address: usize, on: FreeOn<'_>, memory: Memory) -> Result<()> {
-        if self.free_plain(address, on, memory) {
+        self.free_as(address, on, memory, Who::Pointer)
+    }
+
+    #[inline]
+    fn free_as(&self, address: usize, on: FreeOn<'_>, memory: Memory, who: Who) -> Result<()> {
+        if self.free_plain(address, on, memory, who) {
             Ok(())
         } else {
-            self.free_at_length(address, on, memory)
+            self.free_at_length(address, on, memory, who)
         }
     }
 
     /// Frees a block of an own pool, if nothing else has to be looked at.
     #[inline]
-    fn free_plain(&self, address: usize, on: FreeOn<'_>, memory: Memory) -> bool {
+    fn free_plain(&self, address: usize, on: FreeOn<'_>, memory: Memory, who: Who) -> bool {
         if !self.is_usual() {
             return false;
         }
         match memory {
             Memory::Device(Some(device)) => self
                 .known_state(device)
-                .is_some_and(|state| state.pool.free_plain(address, on)),
+                .is_some_and(|state| state.pool.free_plain(address, on, who)),
             // The pools of others do not know the address, and leave it alone.
             Memory::Device(None) => self
                 .states()
-                .any(|state| state.pool.free_plain(address, on)),
+                .any(|state| state.pool.free_plain(address, on, who)),
             Memory::Pinned => {
-                let freed = self.pinned.free_plain(address, on);
+                let freed = self.pinned.free_plain(address, on, who);
                 if freed {
                     self.warmer.after_free();
                 }
@@ -57,7 +62,13 @@ impl Inner {
     }
 
     #[cold]
-    fn free_at_length(&self, address: usize, on: FreeOn<'_>, memory: Memory) -> Result<()> {
+    fn free_at_length(
+        &self,
+        address: usize,
+        on: FreeOn<'_>,
+        memory: Memory,
+        who: Who,
+    ) -> Result<()> {
         if address == 0 {
             return Ok(());
         }
@@ -68,12 +79,12 @@ impl Inner {
             }
             _ => on,
         };
-        if self.observed.is_set() && self.report_free(address, on, memory) {
+        if self.observed.is_set() && self.report_free(address, on, memory, who)? {
             return Ok(());
         }
         match memory {
             Memory::Pinned => {
-                if self.pinned.free(address, on)?.is_some() {
+                if self.pinned.free_as(address, on, who)?.is_some() {
                     self.warmer.after_free();
                     return Ok(());
                 }
@@ -89,8 +100,8 @@ impl Inner {
                     .states()
                     .filter(|state| of.is_none_or(|device| state.ordinal == device))
                 {
-                    if state.pool.free(address, on)?.is_some()
-                        || state.native.free(address, on)?.is_some()
+                    if state.pool.free_as(address, on, who)?.is_some()
+                        || state.native.free(address, on, who)?.is_some()
                     {
                         return Ok(());
                     }
@@ -155,10 +166,13 @@ impl Inner {
     #[inline]
     pub fn free_guard(&self, address: usize, home: Home) {
         let plain = match home {
-            Home::Pinned => self.free_plain(address, FreeOn::Recorded, Memory::Pinned),
-            Home::Pool(device) => {
-                self.free_plain(address, FreeOn::Allocating, Memory::Device(Some(device)))
-            }
+            Home::Pinned => self.free_plain(address, FreeOn::Recorded, Memory::Pinned, Who::Keeper),
+            Home::Pool(device) => self.free_plain(
+                address,
+                FreeOn::Allocating,
+                Memory::Device(Some(device)),
+                Who::Keeper,
+            ),
             Home::Native(_) | Home::Adopted => false,
         };
         if !plain {
@@ -181,7 +195,8 @@ impl Inner {
             } else {
                 Memory::Device(None)
             };
-            if self.report_free(address, FreeOn::Allocating, memory) {
+            let left = self.report_free(address, FreeOn::Allocating, memory, Who::Keeper);
+            if matches!(left, Ok(true)) {
                 return;
             }
         }
@@ -196,7 +211,7 @@ impl Inner {
                 .and_then(|state| state.pool.free(address, FreeOn::Allocating)),
             Home::Native(device) => self
                 .state(device)
-                .and_then(|state| state.native.free(address, FreeOn::Allocating)),
+                .and_then(|state| state.native.free(address, FreeOn::Allocating, Who::Keeper)),
             Home::Adopted => Ok(None),
         };
         if let Err(error) = result {
@@ -252,18 +267,25 @@ impl Inner {
             Home::Pool(device) | Home::Native(device) => Memory::Device(Some(device)),
             Home::Adopted => return,
         };
-        if let Err(error) = self.free(block.start, freed.on(), memory) {
+        // Whoever had it has freed it before.
+        if let Err(error) = self.free_as(block.start, freed.on(), memory, Who::Keeper) {
             self.note_drop_failure("a graph that is gone", error);
         }
     }
 
     /// Tells the observer, before anybody else can get the memory. Whether nothing is left to do, since a captured graph
-    /// keeps the block.
-    pub(super) fn report_free(&self, address: usize, on: FreeOn<'_>, memory: Memory) -> bool {
+    /// keeps the block. An error where the free will be refused.
+    fn report_free(
+        &self,
+        address: usize,
+        on: FreeOn<'_>,
+        memory: Memory,
+        who: Who,
+    ) -> Result<bool> {
         let announced = match memory {
             Memory::Pinned => self
                 .pinned
-                .announce_free(address, on)
+                .announce_free(address, on, who)
                 .map(|announced| (Place::Pinned, announced)),
             Memory::Device(of) => self
                 .states()
@@ -271,8 +293,8 @@ impl Inner {
                 .find_map(|state| {
                     let announced = state
                         .pool
-                        .announce_free(address, on)
-                        .or_else(|| state.native.announce_free(address, on))?;
+                        .announce_free(address, on, who)
+                        .or_else(|| state.native.announce_free(address, on, who))?;
                     Some((Place::Device(state.ordinal), announced))
                 }),
         };
@@ -288,10 +310,11 @@ impl Inner {
                     site: None,
                     what: What::Free,
                 });
-                false
+                Ok(false)
             }
-            Some((_, Announced::Left)) => true,
-            None => false,
+            Some((_, Announced::Left)) => Ok(true),
+            Some((_, Announced::Refused(error))) => Err(error),
+            None => Ok(false),
         }
     }
 }

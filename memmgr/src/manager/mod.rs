@@ -144,7 +144,7 @@ impl MemoryManager {
     /// the manager that touches it has finished.
     ///
     /// # Errors
-    /// [`Error::DoubleFree`], [`Error::UnknownPointer`]; nothing has changed then.
+    /// [`Error::DoubleFree`], [`Error::UnknownPointer`] (also for the block of a guard); nothing has changed then.
     ///
     /// # Safety
     /// Nobody uses the memory afterwards; apart from copies through the manager and recorded uses, no device work
@@ -219,8 +219,8 @@ impl MemoryManager {
     /// Gives device memory back, in any mode (reference: `freeDevice(ptr)`). Unlike `cudaFree` it waits for nothing.
     ///
     /// # Errors
-    /// [`Error::DoubleFree`], [`Error::UnknownPointer`]; nothing has changed then. In the async modes also what the
-    /// runtime says.
+    /// [`Error::DoubleFree`], [`Error::UnknownPointer`] (also for the block of a guard); nothing has changed then. In the async modes
+    /// also what the runtime says.
     ///
     /// # Safety
     /// Nobody uses the memory afterwards; apart from copies through the manager and recorded uses, no device work

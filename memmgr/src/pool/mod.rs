@@ -267,14 +267,19 @@ impl Pool {
     ///
     /// `None`: the address belongs to no segment of this pool.
     pub fn free(&self, address: usize, on: FreeOn<'_>) -> Result<Option<()>> {
-        if self.free_plain(address, on) {
+        self.free_as(address, on, Who::Keeper)
+    }
+
+    /// As [`Pool::free`], if `who` may free the block.
+    pub fn free_as(&self, address: usize, on: FreeOn<'_>, who: Who) -> Result<Option<()>> {
+        if self.free_plain(address, on, who) {
             return Ok(Some(()));
         }
-        self.free_marked(address, on)
+        self.free_marked(address, on, who)
     }
 
     #[cold]
-    fn free_marked(&self, address: usize, on: FreeOn<'_>) -> Result<Option<()>> {
+    fn free_marked(&self, address: usize, on: FreeOn<'_>, who: Who) -> Result<Option<()>> {
         let single = {
             let mut state = self.lock_block(address);
             let Some(slot) = state.space.find(address) else {
@@ -286,6 +291,12 @@ impl Pool {
             let Some(single) = state.free_with_marks(slot, address, on)? else {
                 return Ok(Some(()));
             };
+            if let Some(live) = state.space.data_at(slot)
+                && !who.may_free(live.raw)
+                && state.extras.of(live).freed.is_none()
+            {
+                return Err(belongs_to_a_guard(address));
+            }
             if !state.retiring.is_empty() {
                 state.release_due |= state.is_retiring(address);
             }
@@ -523,7 +534,7 @@ impl Pool {
 
     /// What a report says of the free of the live block that starts at `address`; or leaves it to the captured graph that
     /// uses the block. That is one step: the graph may go at any moment.
-    pub fn announce_free(&self, address: usize, on: FreeOn<'_>) -> Option<Announced> {
+    pub fn announce_free(&self, address: usize, on: FreeOn<'_>, who: Who) -> Option<Announced> {
         let mut guard = self.lock_block(address);
         let State {
             space,
@@ -535,6 +546,9 @@ impl Pool {
         let stream = order.core(live.stream());
         if let Some(extra) = extras.of_mut(live)
             && extra.held > 0
+        if !who.may_free(live.raw) && extras.of(live).freed.is_none() {
+            return Some(Announced::Refused(belongs_to_a_guard(address)));
+        }
         {
             return leave_to_graph(&mut extra.freed, on, stream);
         }
@@ -811,6 +825,33 @@ pub(crate) enum Announced {
 pub(crate) struct Leaving {
     /// What was asked for, in bytes.
     pub size: usize,
+    /// It will not be made.
+    Refused(Error),
+}
+
+/// Who frees a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// Somebody with its pointer, which may be that of a guard's block.
+    Pointer,
+    /// The guard that it belongs to, or who kept it for one that is gone.
+    Keeper,
+}
+
+impl Who {
+    /// Whether the block may be freed so: one that was handed out as a raw pointer, or one of a guard.
+    #[inline(always)]
+    pub fn may_free(self, raw: bool) -> bool {
+        raw || self == Who::Keeper
+    }
+}
+
+/// A guard's block is freed by its pointer.
+pub(crate) fn belongs_to_a_guard(address: usize) -> Error {
+    Error::unknown(
+        address,
+        "the block there belongs to a guard, which frees it when it is dropped: drop it",
+    )
     pub by: By,
     /// The stream that was named, by id.
     pub stream: Option<u64>,
@@ -874,6 +915,11 @@ fn free_error(address: usize, error: FreeError) -> Error {
             format!("it lies inside the live block of {len} bytes at {start:#x}; free its start"),
         ),
         FreeError::Foreign => Error::unknown(address, "it belongs to no segment of this pool"),
+        // Blocks start at multiples of the granule.
+        FreeError::AlreadyFree if !address.is_multiple_of(GRANULE) => Error::unknown(
+            address,
+            "no block starts there: it lies in free memory of the pool",
+        ),
         FreeError::Owner(error) => Error::unknown(address, error.to_string()),
     }
 }
