@@ -32,6 +32,11 @@ pub struct OutOfMemory {
     pub capacity: usize,
     /// Whether it was the configured size of the pool that could not be reserved, at the first allocation.
     pub initial: bool,
+    /// What the pools of other managers of the process have idle on the device, in bytes, where the device has not enough: their
+    /// [`trim`](crate::MemoryManager::trim) gives it back. 0 in errors that a hook sees.
+    pub idle_of_others: usize,
+    /// Whether the process had no addresses left to map memory to, however much memory there is (virtual memory alone).
+    pub no_addresses: bool,
     /// Who holds the memory that is in use.
     pub holders: Holders,
 }
@@ -137,6 +142,8 @@ impl OutOfMemory {
         let free = self.idle.saturating_add(self.pending);
         if self.requested > self.capacity {
             ". It is more than there is at all"
+        } else if self.no_addresses {
+            ". Not memory ran out, but addresses of the process to map it to: use one manager in place of many, drop those that are done, or take memory from cudaMalloc (device_source, MEMMGR_DEVICE_SOURCE=malloc)"
         } else if self.initial {
             ". Configure a smaller pool (set_*_pool_size)"
         } else if self.idle >= self.requested && self.largest_idle.is_some() {
@@ -241,6 +248,13 @@ mod tests {
 
     fn held(size: usize, stream: Option<u64>) -> Held<'static> {
         Held {
+        if self.idle_of_others > 0 {
+            write!(
+                f,
+                ". Other managers of this process hold {} idle on it: their trim() gives it back",
+                Bytes(self.idle_of_others)
+            )?;
+        }
             size,
             address: size,
             stream,
@@ -300,6 +314,8 @@ mod tests {
             holders,
             ..refusal()
         }
+            no_addresses: false,
+            idle_of_others: 0,
         .to_string();
         for part in [
             "103 blocks live; the largest: 9.0 MiB on stream 3, 5.0 MiB on no stream",

@@ -102,7 +102,7 @@ impl MemoryManager {
             PinnedSource::HostAlloc => Source::Pinned,
         };
         let observed = Observed::new(&config);
-        Self {
+        let made = Self {
             inner: Arc::new_cyclic(|inner| Inner {
                 pinned: Arc::new(Pool::new(source, pinned, observed.clone())),
                 warmer: Warmer::new(config.pinned_warm_up),
@@ -122,7 +122,9 @@ impl MemoryManager {
                 traffic: Default::default(),
                 fallback_reported: AtomicBool::new(false),
             }),
-        }
+        };
+        made.inner.enter();
+        made
     }
 
     // Pinned memory

@@ -125,6 +125,8 @@ struct State {
     /// A block of such a segment was freed, or nothing is live and memory has moved: the next allocating call looks whether
     /// there is something to do.
     release_due: bool,
+    /// The last growth failed since the process has no addresses left.
+    no_addresses: bool,
     /// When the memory was last in one piece (see `pool/miss/tidy.rs`).
     tidied: Tidied,
 }
@@ -185,6 +187,7 @@ impl Pool {
             growing: None,
             retiring: BTreeSet::new(),
             release_due: false,
+            no_addresses: false,
             tidied: Tidied::default(),
         };
         Self {
@@ -288,15 +291,15 @@ impl Pool {
                     error => Err(free_error(address, error)),
                 };
             };
-            let Some(single) = state.free_with_marks(slot, address, on)? else {
-                return Ok(Some(()));
-            };
             if let Some(live) = state.space.data_at(slot)
                 && !who.may_free(live.raw)
                 && state.extras.of(live).freed.is_none()
             {
                 return Err(belongs_to_a_guard(address));
             }
+            let Some(single) = state.free_with_marks(slot, address, on)? else {
+                return Ok(Some(()));
+            };
             if !state.retiring.is_empty() {
                 state.release_due |= state.is_retiring(address);
             }
@@ -543,12 +546,12 @@ impl Pool {
             ..
         } = &mut *guard;
         let live = space.live(address)?.data;
-        let stream = order.core(live.stream());
-        if let Some(extra) = extras.of_mut(live)
-            && extra.held > 0
         if !who.may_free(live.raw) && extras.of(live).freed.is_none() {
             return Some(Announced::Refused(belongs_to_a_guard(address)));
         }
+        let stream = order.core(live.stream());
+        if let Some(extra) = extras.of_mut(live)
+            && extra.held > 0
         {
             return leave_to_graph(&mut extra.freed, on, stream);
         }
@@ -804,6 +807,9 @@ impl State {
             largest_idle: Some(stats.largest_idle),
             free_pieces: stats.free_spans,
             initial: false,
+            // Asked of the last refusal alone.
+            idle_of_others: 0,
+            no_addresses: self.no_addresses,
             device_free: capacity.free,
             limit: self.config.limit,
             capacity: capacity.total,
@@ -819,12 +825,6 @@ pub(crate) enum Announced {
     Now(Leaving),
     /// It has been left to a captured graph that uses the block: nothing is free yet, and nothing is to be reported.
     Left,
-}
-
-/// What is said of a block that is about to be freed.
-pub(crate) struct Leaving {
-    /// What was asked for, in bytes.
-    pub size: usize,
     /// It will not be made.
     Refused(Error),
 }
@@ -852,6 +852,12 @@ pub(crate) fn belongs_to_a_guard(address: usize) -> Error {
         address,
         "the block there belongs to a guard, which frees it when it is dropped: drop it",
     )
+}
+
+/// What is said of a block that is about to be freed.
+pub(crate) struct Leaving {
+    /// What was asked for, in bytes.
+    pub size: usize,
     pub by: By,
     /// The stream that was named, by id.
     pub stream: Option<u64>,
@@ -909,17 +915,17 @@ fn freed_by(
 
 fn free_error(address: usize, error: FreeError) -> Error {
     match error {
+        // Blocks start at multiples of the granule.
+        FreeError::AlreadyFree if !address.is_multiple_of(GRANULE) => Error::unknown(
+            address,
+            "no block starts there: it lies in free memory of the pool",
+        ),
         FreeError::AlreadyFree => Error::DoubleFree { ptr: address },
         FreeError::Interior { start, len } => Error::unknown(
             address,
             format!("it lies inside the live block of {len} bytes at {start:#x}; free its start"),
         ),
         FreeError::Foreign => Error::unknown(address, "it belongs to no segment of this pool"),
-        // Blocks start at multiples of the granule.
-        FreeError::AlreadyFree if !address.is_multiple_of(GRANULE) => Error::unknown(
-            address,
-            "no block starts there: it lies in free memory of the pool",
-        ),
         FreeError::Owner(error) => Error::unknown(address, error.to_string()),
     }
 }
