@@ -266,7 +266,8 @@ enum memmgr_status memmgr_check(void);
 enum memmgr_status memmgr_take_failure(void);
 
 // Writes all segments with their blocks, and the last events that `MEMMGR_EVENT_RING` keeps, to the file at `path`, in a
-// `memmgr_snapshot_format`. The file is replaced as a whole, or stays what it was. `memmgr report` and PyTorch's viewer open it.
+// `memmgr_snapshot_format`. The file is replaced as a whole, or stays what it was. `memmgr report` and PyTorch's viewer open it. In a forked
+// child it answers `MEMMGR_FORKED_CHILD`, and the file is not touched.
 enum memmgr_status memmgr_snapshot(const char *path,
                                    int32_t format);
 

@@ -7,7 +7,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use manager::Error;
+use manager::{Error, MemoryManager};
 
 /// How a call ended. Where it is not `MEMMGR_OK`, `memmgr_last_error` says more.
 #[repr(C)]
@@ -198,6 +198,15 @@ pub(crate) fn last_failure() -> Option<Error> {
     LAST.try_with(|last| last.borrow().error.clone())
         .ok()
         .flatten()
+}
+
+/// Refuses in a forked child, whose manager knows nothing of what there is.
+pub(crate) fn refuse_in_child(mm: &MemoryManager) -> Result<(), Failure> {
+    match mm.usable() {
+        Err(error @ Error::ForkedChild) => Err(error.into()),
+        // Figures can be had at the end of a process too.
+        _ => Ok(()),
+    }
 }
 
 /// Where a result goes.

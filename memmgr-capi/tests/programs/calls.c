@@ -147,6 +147,12 @@ static void what_is_refused(void) {
     CHECK(strstr(memmgr_last_error(), "memmgr_stream_register") != NULL);
     CHECK(memmgr_stream_release(0) == MEMMGR_OK && memmgr_stream_release(77) == MEMMGR_INVALID_ARGUMENT);
     CHECK(memmgr_device_stats(0, 9, NULL, 0) == MEMMGR_INVALID_ARGUMENT);
+    memmgr_pool_stats stats;
+    size_t waste = 0;
+    CHECK(memmgr_device_stats(9, MEMMGR_BEST_FIT_POOL, &stats, sizeof stats) == MEMMGR_WRONG_DEVICE);
+    CHECK(memmgr_external_waste(-2, &waste) == MEMMGR_WRONG_DEVICE);
+    CHECK(memmgr_external_waste(77, &waste) == MEMMGR_WRONG_DEVICE);
+    CHECK(memmgr_external_waste(-1, &waste) == MEMMGR_OK && memmgr_external_waste(0, &waste) == MEMMGR_OK);
 
     /* A handle of a slot that was used again is known to be old. */
     memmgr_stream_t first = 0, second = 0;
@@ -164,14 +170,14 @@ static void what_is_refused(void) {
     void *most = NULL;
     CHECK(memmgr_allocate_device((size_t)16 << 30, &most) == MEMMGR_OK);
     CHECK(memmgr_allocate_device((size_t)16 << 30, &block) == MEMMGR_OUT_OF_MEMORY && asked > 0);
+    CHECK(memmgr_set_out_of_memory_hook(hook_that_asks, NULL) == MEMMGR_OK);
+    CHECK(memmgr_allocate_device((size_t)16 << 30, &block) == MEMMGR_OUT_OF_MEMORY && asked_again == 1);
     CHECK(memmgr_free_device(most) == MEMMGR_OK && memmgr_trim(NULL) == MEMMGR_OK);
     CHECK(memmgr_set_out_of_memory_hook(NULL, NULL) == MEMMGR_OK);
     CHECK(memmgr_set_device_pool_limit(32u << 20) == MEMMGR_OK);
     CHECK(memmgr_allocate_device(64u << 20, &block) == MEMMGR_LIMIT_EXCEEDED);
     CHECK(memmgr_set_device_pool_limit(SIZE_MAX) == MEMMGR_OK);
 
-    CHECK(memmgr_set_out_of_memory_hook(hook_that_asks, NULL) == MEMMGR_OK);
-    CHECK(memmgr_allocate_device((size_t)16 << 30, &block) == MEMMGR_OUT_OF_MEMORY && asked_again == 1);
     CHECK(strcmp(memmgr_status_name(MEMMGR_DOUBLE_FREE), "MEMMGR_DOUBLE_FREE") == 0);
     CHECK(strcmp(memmgr_status_name(-1), "unknown status") == 0);
     memmgr_clear_last_error();
