@@ -33,7 +33,7 @@ use crate::{
     error::{Error, Result},
     events,
     pool::{
-        FreeOn, Pool, PoolConfig,
+        FreeOn, Pool, PoolConfig, best_fit,
         observer::{Observed, Observer},
         segment::Source,
     },
@@ -181,6 +181,7 @@ impl MemoryManager {
             return Ok(0);
         }
         self.inner.gate()?;
+        best_fit::checked(bytes)?;
         self.inner.pinned.reserve_ahead(bytes)
     }
 
@@ -207,7 +208,7 @@ impl MemoryManager {
     /// As [`MemoryManager::allocate_device`], on the device with this ordinal.
     ///
     /// # Errors
-    /// Also [`Error::WrongDevice`] for an ordinal that does not exist.
+    /// Also [`Error::WrongDevice`] for an ordinal that does not exist, unless `size` is 0, for which no device is asked.
     #[track_caller]
     pub fn allocate_device_at(&self, ordinal: i32, size: usize) -> Result<*mut c_void> {
         let _called = checker::called_here();
