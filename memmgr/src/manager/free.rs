@@ -30,7 +30,7 @@ impl Inner {
 
     #[inline]
     fn free_as(&self, address: usize, on: FreeOn<'_>, memory: Memory, who: Who) -> Result<()> {
-        if self.free_plain(address, on, memory, who) {
+        if self.free_plain(address, on, memory) {
             Ok(())
         } else {
             self.free_at_length(address, on, memory, who)
@@ -39,20 +39,20 @@ impl Inner {
 
     /// Frees a block of an own pool, if nothing else has to be looked at.
     #[inline]
-    fn free_plain(&self, address: usize, on: FreeOn<'_>, memory: Memory, who: Who) -> bool {
+    fn free_plain(&self, address: usize, on: FreeOn<'_>, memory: Memory) -> bool {
         if !self.is_usual() {
             return false;
         }
         match memory {
             Memory::Device(Some(device)) => self
                 .known_state(device)
-                .is_some_and(|state| state.pool.free_plain(address, on, who)),
+                .is_some_and(|state| state.pool.free_plain(address, on)),
             // The pools of others do not know the address, and leave it alone.
             Memory::Device(None) => self
                 .states()
-                .any(|state| state.pool.free_plain(address, on, who)),
+                .any(|state| state.pool.free_plain(address, on)),
             Memory::Pinned => {
-                let freed = self.pinned.free_plain(address, on, who);
+                let freed = self.pinned.free_plain(address, on);
                 if freed {
                     self.warmer.after_free();
                 }
@@ -166,13 +166,10 @@ impl Inner {
     #[inline]
     pub fn free_guard(&self, address: usize, home: Home) {
         let plain = match home {
-            Home::Pinned => self.free_plain(address, FreeOn::Recorded, Memory::Pinned, Who::Keeper),
-            Home::Pool(device) => self.free_plain(
-                address,
-                FreeOn::Allocating,
-                Memory::Device(Some(device)),
-                Who::Keeper,
-            ),
+            Home::Pinned => self.free_plain(address, FreeOn::Allocating, Memory::Pinned),
+            Home::Pool(device) => {
+                self.free_plain(address, FreeOn::Allocating, Memory::Device(Some(device)))
+            }
             Home::Native(_) | Home::Adopted => false,
         };
         if !plain {
@@ -202,7 +199,7 @@ impl Inner {
         }
         let result = match home {
             Home::Pinned => {
-                let freed = self.pinned.free(address, FreeOn::Recorded);
+                let freed = self.pinned.free(address, FreeOn::Allocating);
                 self.warmer.after_free();
                 freed
             }

@@ -286,9 +286,9 @@ impl Front {
     }
 
     /// Puts a block into the calling thread's bins, if it is in the front and is freed in the order of its stream (`None`: in
-    /// whatever order it was allocated) by somebody who may.
+    /// whatever order it was allocated).
     #[inline]
-    pub fn give(&self, address: usize, stream: Option<u64>, who: super::Who) -> Given {
+    pub fn give(&self, address: usize, stream: Option<u64>) -> Given {
         let Some(parts) = self.parts.get() else {
             return Given::No;
         };
@@ -310,7 +310,8 @@ impl Front {
             return Given::No;
         };
         let (of, len) = (entry.stream.load(Relaxed), entry.len.load(Relaxed));
-        if stream.is_some_and(|stream| stream != of) || !who.may_free(entry.raw.load(Relaxed)) {
+        // Who names an order may not free a guard's block.
+        if stream.is_some_and(|stream| stream != of || !entry.raw.load(Relaxed)) {
             return Given::No;
         }
         let mine = thread::number();

@@ -4,7 +4,7 @@
 //! Both answer whether they have done it. If not, nothing has changed, and `Pool::allocate` and `Pool::free` do it at length.
 
 use super::{
-    FreeOn, Pool, State, Who,
+    FreeOn, Pool, State,
     best_fit::{ClassId, Owner, OwnerId, Single, Slot},
     front::{self, Front, Given, Wanted},
     live::{Live, Place},
@@ -74,29 +74,28 @@ impl Pool {
     }
 
     /// Takes back a block that was allocated on the stream in whose order it is freed, or on none and is freed on none, and
-    /// that nobody has recorded a use of. False if it is not such a block, not one that `who` may free, or others wait for
-    /// something.
+    /// that nobody has recorded a use of. False if it is not such a block, or others wait for something.
     #[inline]
-    pub fn free_plain(&self, address: usize, on: FreeOn<'_>, who: Who) -> bool {
+    pub fn free_plain(&self, address: usize, on: FreeOn<'_>) -> bool {
         if let Some(mut state) = self.state.lock_with_bias()
             && state.competed == 0
         {
-            return state.free_plain(&self.front, address, on, who);
+            return state.free_plain(&self.front, address, on);
         }
-        self.free_beside_others(address, on, who)
+        self.free_beside_others(address, on)
     }
 
     /// As [`Pool::free_plain`], for a thread that does not have the lock to itself.
-    fn free_beside_others(&self, address: usize, on: FreeOn<'_>, who: Who) -> bool {
+    fn free_beside_others(&self, address: usize, on: FreeOn<'_>) -> bool {
         if self.front.is_used() && !self.restless.load(Relaxed) {
-            let given = self.front.give(address, Self::front_key(on), who);
+            let given = self.front.give(address, Self::front_key(on));
             if matches!(given, Given::Kept) || self.settle_front(given) {
                 return true;
             }
         }
         let (mut state, met) = self.state.lock_and_tell();
         state.note_meeting(met, &self.front);
-        state.free_plain(&self.front, address, on, who)
+        state.free_plain(&self.front, address, on)
     }
 }
 
@@ -204,11 +203,11 @@ impl State {
     }
 
     #[inline]
-    fn free_plain(&mut self, front: &Front, address: usize, on: FreeOn<'_>, who: Who) -> bool {
+    fn free_plain(&mut self, front: &Front, address: usize, on: FreeOn<'_>) -> bool {
         if !self.retiring.is_empty() || self.order.is_restless() {
             return false;
         }
-        if self.rest(address, on, who) {
+        if self.rest(address, on) {
             return true;
         }
         self.wake();
@@ -225,9 +224,6 @@ impl State {
         let Some(live) = self.space.data_at(slot) else {
             return false;
         };
-        if !who.may_free(live.raw) {
-            return false;
-        }
         let Some(place) = self.order.plain_place(live, on) else {
             return false;
         };
@@ -284,16 +280,16 @@ impl State {
 
 impl Order {
     /// The stream in whose order a block is freed, of which nothing is known but where it came from; `None` if it is no such
-    /// block.
+    /// block, or a guard's and not freed by that.
     #[inline]
     fn plain_place(&self, live: &Live, on: FreeOn<'_>) -> Option<Option<Place>> {
         let place = live.stream();
         let is_on = |core| place.is_some_and(|place| self.is_at(place, core));
         let plain = live.is_plain()
             && match on {
-                FreeOn::Recorded => place.is_none(),
-                FreeOn::Stream(handle) => is_on(handle.core()),
-                FreeOn::Core(core) => is_on(core),
+                FreeOn::Recorded => live.raw && place.is_none(),
+                FreeOn::Stream(handle) => live.raw && is_on(handle.core()),
+                FreeOn::Core(core) => live.raw && is_on(core),
                 FreeOn::Allocating => true,
             };
         plain.then_some(place)

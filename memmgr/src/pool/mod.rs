@@ -166,8 +166,17 @@ pub(crate) enum FreeOn<'a> {
     Stream(&'a Handle),
     /// Work that is in this stream already may touch it; no handle is at hand.
     Core(&'a Arc<StreamCore>),
-    /// Work that is in the stream it was allocated on may touch it (guards).
+    /// Work that is in the stream it was allocated on, if it was on one, may touch it (guards, and they alone).
     Allocating,
+}
+
+impl FreeOn<'_> {
+    /// Whether a block, handed out as a raw pointer or not, can be freed so on the short way: in the order that a caller names,
+    /// raw ones alone.
+    #[inline(always)]
+    pub fn may_free(self, raw: bool) -> bool {
+        raw || matches!(self, FreeOn::Allocating)
+    }
 }
 
 impl Pool {
@@ -275,7 +284,7 @@ impl Pool {
 
     /// As [`Pool::free`], if `who` may free the block.
     pub fn free_as(&self, address: usize, on: FreeOn<'_>, who: Who) -> Result<Option<()>> {
-        if self.free_plain(address, on, who) {
+        if self.free_plain(address, on) {
             return Ok(Some(()));
         }
         self.free_marked(address, on, who)

@@ -8,7 +8,7 @@
 //! tell the difference, as nothing is divided and joined meanwhile.
 
 use super::{
-    FreeOn, GRANULE, State, Who,
+    FreeOn, GRANULE, State,
     best_fit::{ClassId, Owner, OwnerId, Single, Slot},
 };
 use crate::{
@@ -84,14 +84,14 @@ impl Last {
 
     /// Whether the block that starts at `addr` is with its user and may rest if it is freed now, and how.
     #[inline]
-    fn rests_after(&self, addr: usize, on: FreeOn<'_>, who: Who) -> bool {
+    fn rests_after(&self, addr: usize, on: FreeOn<'_>) -> bool {
         let core = match on {
             FreeOn::Recorded => 0,
             FreeOn::Stream(handle) => address_of(handle.core()),
             FreeOn::Core(core) => address_of(core),
             FreeOn::Allocating => self.core,
         };
-        self.addr == addr && self.core == core && !self.rests && who.may_free(self.raw)
+        self.addr == addr && self.core == core && !self.rests && on.may_free(self.raw)
     }
 }
 
@@ -211,10 +211,10 @@ impl State {
         }
     }
 
-    /// Lets a block rest that is freed, if it is the one that was handed out last and `who` may free it. Whether it rests.
+    /// Lets a block rest that is freed, if it is the one that was handed out last. Whether it rests.
     #[inline]
-    pub(super) fn rest(&mut self, addr: usize, on: FreeOn<'_>, who: Who) -> bool {
-        if addr == 0 || !self.last.rests_after(addr, on, who) {
+    pub(super) fn rest(&mut self, addr: usize, on: FreeOn<'_>) -> bool {
+        if addr == 0 || !self.last.rests_after(addr, on) {
             return false;
         }
         self.last.rests = true;
