@@ -23,9 +23,9 @@ typedef enum memmgr_status {
   MEMMGR_INVALID_SIZE = 4,
   // An argument that cannot be used: a null pointer for a result, an unknown mode, a stream handle that is none.
   MEMMGR_INVALID_ARGUMENT = 5,
-  // A pointer that the manager does not know as the start of a live block.
+  // A pointer that the manager does not know as the start of a live block, or whose block is not freed by pointer.
   MEMMGR_UNKNOWN_POINTER = 6,
-  // A pointer whose block is free already.
+  // A pointer into memory that is free: its block was freed before, or no block ever started there.
   MEMMGR_DOUBLE_FREE = 7,
   // A range that leaves its block.
   MEMMGR_INVALID_RANGE = 8,
@@ -104,7 +104,8 @@ typedef struct memmgr_pool_stats {
 } memmgr_pool_stats;
 
 // Asked when a request found no memory, without a lock held: it may free memory, through the manager too. `requested` is in
-// bytes, `text` says what holds the rest. Returns 1 to have the request tried again, 0 to give up.
+// bytes, `text` says what holds the rest. Returns 1 to have the request tried again, 0 to give up. A request that the hook makes
+// itself, on its thread, does not ask it again: it fails with its own status.
 typedef int32_t (*memmgr_out_of_memory_hook)(size_t requested, const char *text, void *user);
 
 // A registered stream. 0 is none.
@@ -265,7 +266,8 @@ enum memmgr_status memmgr_check(void);
 enum memmgr_status memmgr_take_failure(void);
 
 // Writes all segments with their blocks, and the last events that `MEMMGR_EVENT_RING` keeps, to the file at `path`, in a
-// `memmgr_snapshot_format`. The file is replaced as a whole, or stays what it was. `memmgr report` and PyTorch's viewer open it.
+// `memmgr_snapshot_format`. The file is replaced as a whole, or stays what it was. `memmgr report` and PyTorch's viewer open it. In a forked
+// child it answers `MEMMGR_FORKED_CHILD`, and the file is not touched.
 enum memmgr_status memmgr_snapshot(const char *path,
                                    int32_t format);
 

@@ -1,9 +1,24 @@
 //! Statistics.
 
-use manager::{MemoryManager, PoolStats};
+use manager::{Error, MemoryManager, PoolStats, Stats};
 use std::ffi::c_char;
 
-use crate::status::{Failure, call, memmgr_status, put};
+use crate::status::{Failure, call, memmgr_status, put, refuse_in_child};
+
+/// All figures, but in a forked child.
+fn figures() -> Result<Stats, Failure> {
+    let mm = MemoryManager::instance();
+    refuse_in_child(mm)?;
+    Ok(mm.stats())
+}
+
+/// Refuses a device that there is not. Where the driver does not say how many there are, none was used.
+fn check_device(device: i32) -> Result<(), Failure> {
+    match MemoryManager::instance().check_device(device) {
+        Err(error @ Error::WrongDevice { .. }) => Err(error.into()),
+        _ => Ok(()),
+    }
+}
 
 /// What a pool holds, and what it has done. Sizes are in bytes.
 #[repr(C)]
@@ -104,7 +119,7 @@ pub unsafe extern "C" fn memmgr_pinned_stats(
     size: usize,
 ) -> memmgr_status {
     // SAFETY: the pointer has `size` bytes, says the caller.
-    call(|| unsafe { fill(out, size, &MemoryManager::instance().stats().pinned) })
+    call(|| unsafe { fill(out, size, &figures()?.pinned) })
 }
 
 /// The figures of a device's memory in one mode (a `memmgr_device_allocator_mode`): zero where it was not used. `size` is
@@ -117,14 +132,17 @@ pub unsafe extern "C" fn memmgr_device_stats(
     size: usize,
 ) -> memmgr_status {
     call(|| {
-        let stats = MemoryManager::instance().stats();
+        let stats = figures()?;
         let nothing = PoolStats::default();
         let found = stats.device.iter().find(|stats| stats.device == device);
         let of_mode = match (mode, found) {
             (0, Some(found)) => &found.best_fit,
             (1, Some(found)) => &found.async_stream_ordered,
             (2, Some(found)) => &found.cuda_async_pool,
-            (0..=2, None) => &nothing,
+            (0..=2, None) => {
+                check_device(device)?;
+                &nothing
+            }
             _ => return Err(Failure::argument(format!("{mode} is no allocator mode"))),
         };
         // SAFETY: the pointer has `size` bytes, says the caller.
@@ -137,10 +155,15 @@ pub unsafe extern "C" fn memmgr_device_stats(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memmgr_external_waste(device: i32, bytes: *mut usize) -> memmgr_status {
     call(|| {
-        let fragmentation = MemoryManager::instance().fragmentation();
+        let mm = MemoryManager::instance();
+        refuse_in_child(mm)?;
+        let fragmentation = mm.fragmentation();
         let pool = match device {
             -1 => fragmentation.pinned,
-            device => fragmentation.of_device(device),
+            device => {
+                check_device(device)?;
+                fragmentation.of_device(device)
+            }
         };
         // SAFETY: the pointer is null or a place for one number, says the caller.
         unsafe { put(bytes, pool.external_waste) }
@@ -158,7 +181,7 @@ pub unsafe extern "C" fn memmgr_stats_prometheus(
     needed: *mut usize,
 ) -> memmgr_status {
     call(|| {
-        let text = MemoryManager::instance().stats().to_prometheus();
+        let text = figures()?.to_prometheus();
         let bytes = text.len().saturating_add(1);
         if !needed.is_null() {
             // SAFETY: the pointer is not null, and then it is a place for one number, says the caller.

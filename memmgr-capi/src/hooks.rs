@@ -7,7 +7,8 @@ use manager::{MemoryManager, OutOfMemory};
 use crate::status::{call, memmgr_status};
 
 /// Asked when a request found no memory, without a lock held: it may free memory, through the manager too. `requested` is in
-/// bytes, `text` says what holds the rest. Returns 1 to have the request tried again, 0 to give up.
+/// bytes, `text` says what holds the rest. Returns 1 to have the request tried again, 0 to give up. A request that the hook makes
+/// itself, on its thread, does not ask it again: it fails with its own status.
 pub type memmgr_out_of_memory_hook =
     Option<unsafe extern "C" fn(requested: usize, text: *const c_char, user: *mut c_void) -> i32>;
 

@@ -8,7 +8,7 @@ use std::{
 
 use manager::MemoryManager;
 
-use crate::status::{Failure, call, memmgr_status};
+use crate::status::{Failure, call, memmgr_status, refuse_in_child};
 
 /// How a snapshot is written.
 #[repr(C)]
@@ -21,7 +21,8 @@ pub enum memmgr_snapshot_format {
 }
 
 /// Writes all segments with their blocks, and the last events that `MEMMGR_EVENT_RING` keeps, to the file at `path`, in a
-/// `memmgr_snapshot_format`. The file is replaced as a whole, or stays what it was. `memmgr report` and PyTorch's viewer open it.
+/// `memmgr_snapshot_format`. The file is replaced as a whole, or stays what it was. `memmgr report` and PyTorch's viewer open it. In a forked
+/// child it answers `MEMMGR_FORKED_CHILD`, and the file is not touched.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memmgr_snapshot(path: *const c_char, format: i32) -> memmgr_status {
     call(|| {
@@ -31,7 +32,9 @@ pub unsafe extern "C" fn memmgr_snapshot(path: *const c_char, format: i32) -> me
         // SAFETY: the path is a string that ends with a null byte, says the caller.
         let path = unsafe { CStr::from_ptr(path) };
         let path = Path::new(OsStr::from_bytes(path.to_bytes()));
-        let snapshot = || MemoryManager::instance().snapshot();
+        let mm = MemoryManager::instance();
+        refuse_in_child(mm)?;
+        let snapshot = || mm.snapshot();
         const PICKLE: i32 = memmgr_snapshot_format::MEMMGR_SNAPSHOT_PICKLE as i32;
         const JSON: i32 = memmgr_snapshot_format::MEMMGR_SNAPSHOT_JSON as i32;
         let written = match format {

@@ -7,7 +7,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use manager::Error;
+use manager::{Error, MemoryManager};
 
 /// How a call ended. Where it is not `MEMMGR_OK`, `memmgr_last_error` says more.
 #[repr(C)]
@@ -25,9 +25,9 @@ pub enum memmgr_status {
     MEMMGR_INVALID_SIZE = 4,
     /// An argument that cannot be used: a null pointer for a result, an unknown mode, a stream handle that is none.
     MEMMGR_INVALID_ARGUMENT = 5,
-    /// A pointer that the manager does not know as the start of a live block.
+    /// A pointer that the manager does not know as the start of a live block, or whose block is not freed by pointer.
     MEMMGR_UNKNOWN_POINTER = 6,
-    /// A pointer whose block is free already.
+    /// A pointer into memory that is free: its block was freed before, or no block ever started there.
     MEMMGR_DOUBLE_FREE = 7,
     /// A range that leaves its block.
     MEMMGR_INVALID_RANGE = 8,
@@ -198,6 +198,15 @@ pub(crate) fn last_failure() -> Option<Error> {
     LAST.try_with(|last| last.borrow().error.clone())
         .ok()
         .flatten()
+}
+
+/// Refuses in a forked child, whose manager knows nothing of what there is.
+pub(crate) fn refuse_in_child(mm: &MemoryManager) -> Result<(), Failure> {
+    match mm.usable() {
+        Err(error @ Error::ForkedChild) => Err(error.into()),
+        // Figures can be had at the end of a process too.
+        _ => Ok(()),
+    }
 }
 
 /// Where a result goes.

@@ -5,7 +5,7 @@ use crate::{
     mode::DeviceAllocatorMode,
     source::DeviceSource,
 };
-use std::{path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 /// What a miss does first when memory of other streams is about to become free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -215,15 +215,20 @@ impl Config {
     /// `MEMMGR_EVENT_RING` (a number of events) and `MEMMGR_CALL_SITES` (`1` or `on`, `0` or `off`).
     ///
     /// # Errors
-    /// [`Error::InvalidSetting`] names the variable whose value cannot be read, or sizes that contradict each other.
+    /// [`Error::InvalidSetting`] names the variable whose value cannot be read (one that is no UTF-8 cannot, but for the path of
+    /// the log), or sizes that contradict each other.
     pub fn from_env() -> Result<Self> {
-        Self::from_lookup(|name| std::env::var(name).ok())
+        Self::from_lookup(|name| std::env::var_os(name))
     }
 
-    fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
+    fn from_lookup(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self> {
         let mut config = Self::default();
+        let lookup = |name: &str| -> Result<Option<String>> {
+            let text = variable(name).map(OsString::into_string).transpose();
+            text.map_err(|bytes| bad(name, &bytes.to_string_lossy(), "UTF-8"))
+        };
         let size = |name: &str| -> Result<Option<usize>> {
-            lookup(name)
+            lookup(name)?
                 .map(|text| {
                     parse_size(&text).ok_or_else(|| bad(name, &text, "bytes, such as 512M or 2G"))
                 })
@@ -237,7 +242,7 @@ impl Config {
         }
         config.pinned_pool_limit = size("MEMMGR_PINNED_POOL_LIMIT")?;
         const LIMIT: &str = "MEMMGR_DEVICE_POOL_LIMIT";
-        match lookup(LIMIT) {
+        match lookup(LIMIT)? {
             Some(text) if text.trim_end().ends_with('%') => {
                 let share = parse_percent(&text).ok_or_else(|| {
                     bad(
@@ -251,7 +256,7 @@ impl Config {
             _ => config.device_pool_limit = size(LIMIT)?,
         }
         config.release_threshold = size("MEMMGR_RELEASE_THRESHOLD")?;
-        if let Some(text) = lookup("MEMMGR_RELEASE_AFTER") {
+        if let Some(text) = lookup("MEMMGR_RELEASE_AFTER")? {
             let millis = text
                 .trim()
                 .parse()
@@ -259,31 +264,31 @@ impl Config {
             config.release_after = Duration::from_millis(millis);
         }
         config.pinned_warm_up = size("MEMMGR_PINNED_WARM_UP")?;
-        if let Some(text) = lookup("MEMMGR_DEVICE_SOURCE") {
+        if let Some(text) = lookup("MEMMGR_DEVICE_SOURCE")? {
             config.device_source = text
                 .parse()
                 .map_err(|_| bad("MEMMGR_DEVICE_SOURCE", &text, "auto, malloc or vmm"))?;
         }
-        if let Some(text) = lookup("MEMMGR_DEVICE_ALLOCATOR") {
+        if let Some(text) = lookup("MEMMGR_DEVICE_ALLOCATOR")? {
             config.mode = text
                 .parse()
                 .map_err(|_| bad("MEMMGR_DEVICE_ALLOCATOR", &text, "pool, async or cuda-pool"))?;
         }
-        if let Some(text) = lookup("MEMMGR_REUSE") {
+        if let Some(text) = lookup("MEMMGR_REUSE")? {
             config.reuse = match text.as_str() {
                 "speed" => Reuse::PreferSpeed,
                 "memory" => Reuse::PreferMemory,
                 _ => return Err(bad("MEMMGR_REUSE", &text, "speed or memory")),
             };
         }
-        if let Some(text) = lookup("MEMMGR_PINNED_SOURCE") {
+        if let Some(text) = lookup("MEMMGR_PINNED_SOURCE")? {
             config.pinned_source = match text.as_str() {
                 "register" => PinnedSource::HostRegister,
                 "alloc" => PinnedSource::HostAlloc,
                 _ => return Err(bad("MEMMGR_PINNED_SOURCE", &text, "register or alloc")),
             };
         }
-        if let Some(text) = lookup("MEMMGR_PINNED_FALLBACK") {
+        if let Some(text) = lookup("MEMMGR_PINNED_FALLBACK")? {
             config.pinned_fallback = match text.as_str() {
                 "on" => true,
                 "off" => false,
@@ -291,8 +296,8 @@ impl Config {
             };
         }
         config.log_file =
-            (lookup("MEMMGR_LOG_FILE").filter(|path| !path.is_empty())).map(Into::into);
-        if let Some(text) = lookup("MEMMGR_EVENT_RING") {
+            (variable("MEMMGR_LOG_FILE").filter(|path| !path.is_empty())).map(Into::into);
+        if let Some(text) = lookup("MEMMGR_EVENT_RING")? {
             config.event_ring = (text.trim().parse()).map_err(|_| {
                 bad(
                     "MEMMGR_EVENT_RING",
@@ -301,7 +306,7 @@ impl Config {
                 )
             })?;
         }
-        if let Some(text) = lookup("MEMMGR_CALL_SITES") {
+        if let Some(text) = lookup("MEMMGR_CALL_SITES")? {
             config.call_sites = match text.trim() {
                 "1" | "on" => true,
                 "0" | "off" => false,

@@ -1,6 +1,10 @@
 //! What can go wrong, as values: one [`Error`] for the whole crate, each with what a user needs to act on it.
 
-use crate::out_of_memory::OutOfMemory;
+use crate::{
+    mode::UnknownMode,
+    out_of_memory::{Exact, OutOfMemory, limit_setter},
+    source::UnknownSource,
+};
 use std::fmt;
 
 /// A consuming operation that was refused: the error, and what was handed in. `?` turns it into the [`Error`] alone, which
@@ -31,7 +35,7 @@ impl<B> From<Refused<B>> for Error {
 
 impl<B> fmt::Debug for Refused<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Refused").field(self.error()).finish()
+        debug_with("Refused", self.error(), f)
     }
 }
 
@@ -43,7 +47,17 @@ impl<B> fmt::Display for Refused<B> {
 
 impl<B> std::error::Error for Refused<B> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(self.error())
+        // Its text is this one's.
+        std::error::Error::source(self.error())
+    }
+}
+
+/// An error that carries something else: `{:?}` prints the text, which names the fix, and `{:#?}` what the error has.
+pub(crate) fn debug_with(name: &str, error: &Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    if f.alternate() {
+        f.debug_tuple(name).field(error).finish()
+    } else {
+        fmt::Display::fmt(error, f)
     }
 }
 
@@ -51,7 +65,7 @@ impl<B> std::error::Error for Refused<B> {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Whose memory an error speaks of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
     /// Memory of the device with this ordinal.
     Device(i32),
@@ -68,8 +82,9 @@ impl fmt::Display for Place {
     }
 }
 
-/// Any failure of this crate.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+/// Any failure of this crate. `{:?}` prints the same text as `{}`, so that a `main` that returns it, and `unwrap`, say what
+/// helps; `{:#?}` prints the variant with its fields.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A CUDA call failed.
@@ -91,7 +106,8 @@ pub enum Error {
     OutOfMemory(Box<OutOfMemory>),
     /// A request can never be met within the limit that was set.
     #[error(
-        "{requested} bytes on {place} can never fit: rounded up to a multiple of 256 they exceed the pool's limit of {limit} bytes (set_*_pool_limit raises it)"
+        "{} on {place} can never fit: rounded up to a multiple of 256 bytes, it exceeds the pool's limit of {} (raise it with {})",
+        Exact(*.requested, *.limit), Exact(*.limit, *.requested), limit_setter(*.place)
     )]
     LimitExceeded {
         /// Where the memory was wanted.
@@ -121,7 +137,7 @@ pub enum Error {
         /// Which setting, its value, and what it must be.
         reason: String,
     },
-    /// A pointer that the manager does not know as the start of a live block.
+    /// A pointer that the manager does not know as the start of a live block, or whose block a guard frees.
     #[error("unknown pointer {ptr:#x}: {reason}")]
     UnknownPointer {
         /// The address.
@@ -129,9 +145,9 @@ pub enum Error {
         /// What is known about it.
         reason: String,
     },
-    /// A pointer whose block is free already.
+    /// A pointer into memory that is free: its block was freed before, and not handed out since, or no block ever started there.
     #[error(
-        "double free of {ptr:#x}: the memory there is free already (freed before, and not handed out since)"
+        "double free of {ptr:#x}: the memory there is free (freed before and not handed out since, or the pointer was never handed out)"
     )]
     DoubleFree {
         /// The address.
@@ -188,6 +204,84 @@ fn pending_text(also_pending: Option<i32>) -> String {
 
 fn code_text(code: Option<i32>) -> String {
     code.map_or_else(String::new, |code| format!(" (CUDA error {code})"))
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !f.alternate() {
+            return fmt::Display::fmt(self, f);
+        }
+        match self {
+            Error::Cuda {
+                call,
+                code,
+                name,
+                description,
+                also_pending,
+            } => (f.debug_struct("Cuda"))
+                .field("call", call)
+                .field("code", code)
+                .field("name", name)
+                .field("description", description)
+                .field("also_pending", also_pending)
+                .finish(),
+            Error::OutOfMemory(refusal) => f.debug_tuple("OutOfMemory").field(refusal).finish(),
+            Error::LimitExceeded {
+                place,
+                requested,
+                limit,
+            } => (f.debug_struct("LimitExceeded"))
+                .field("place", place)
+                .field("requested", requested)
+                .field("limit", limit)
+                .finish(),
+            Error::InvalidSize { reason } => because("InvalidSize", reason, f),
+            Error::InvalidAlignment { alignment, max } => (f.debug_struct("InvalidAlignment"))
+                .field("alignment", alignment)
+                .field("max", max)
+                .finish(),
+            Error::InvalidSetting { reason } => because("InvalidSetting", reason, f),
+            Error::UnknownPointer { ptr, reason } => (f.debug_struct("UnknownPointer"))
+                .field("ptr", &format_args!("{ptr:#x}"))
+                .field("reason", reason)
+                .finish(),
+            Error::DoubleFree { ptr } => (f.debug_struct("DoubleFree"))
+                .field("ptr", &format_args!("{ptr:#x}"))
+                .finish(),
+            Error::InvalidRange { reason } => because("InvalidRange", reason, f),
+            Error::AlreadyInitialized { what, in_force } => (f.debug_struct("AlreadyInitialized"))
+                .field("what", what)
+                .field("in_force", in_force)
+                .finish(),
+            Error::Unsupported { reason } => because("Unsupported", reason, f),
+            Error::Unavailable { code, reason } => (f.debug_struct("Unavailable"))
+                .field("code", code)
+                .field("reason", reason)
+                .finish(),
+            Error::ForkedChild => f.write_str("ForkedChild"),
+            Error::WrongDevice { reason } => because("WrongDevice", reason, f),
+        }
+    }
+}
+
+fn because(name: &str, reason: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    f.debug_struct(name).field("reason", &reason).finish()
+}
+
+impl From<UnknownMode> for Error {
+    fn from(unknown: UnknownMode) -> Self {
+        Error::InvalidSetting {
+            reason: unknown.to_string(),
+        }
+    }
+}
+
+impl From<UnknownSource> for Error {
+    fn from(unknown: UnknownSource) -> Self {
+        Error::InvalidSetting {
+            reason: unknown.to_string(),
+        }
+    }
 }
 
 impl Error {
@@ -249,5 +343,71 @@ mod tests {
             assert!(text.contains(part), "{text}");
         }
         assert_eq!(error.cuda_code(), Some(1));
+    }
+
+    /// What `fn main() -> memmgr::Result<()>` and `unwrap` print is the text; `{:#?}` has the fields.
+    #[test]
+    fn what_a_main_prints_is_the_text_that_names_the_fix() {
+        let limit = Error::LimitExceeded {
+            place: Place::Device(0),
+            requested: 300 << 20,
+            limit: 8 << 20,
+        };
+        for error in [limit.clone(), Error::ForkedChild, Error::range("7 to 3")] {
+            assert_eq!(format!("{error:?}"), error.to_string());
+            assert_eq!(
+                format!("{:?}", Refused::new(error.clone(), ())),
+                error.to_string()
+            );
+        }
+        let fields = format!("{limit:#?}");
+        for part in ["LimitExceeded {", "place: Device(", "limit: 8388608"] {
+            assert!(fields.contains(part), "{fields}");
+        }
+        let refused = Refused::new(limit, ());
+        assert!(format!("{refused:#?}").starts_with("Refused(\n    LimitExceeded {"));
+    }
+
+    /// A report of an error and its sources has each text once.
+    #[test]
+    fn a_refusal_is_not_its_own_source() {
+        let refused = Refused::new(Error::range("a split at 9"), ());
+        assert!(std::error::Error::source(&refused).is_none());
+    }
+
+    #[test]
+    fn a_limit_is_told_in_units_and_with_the_function_that_raises_it() {
+        let text = |place, requested, limit| {
+            Error::LimitExceeded {
+                place,
+                requested,
+                limit,
+            }
+            .to_string()
+        };
+        let device = text(Place::Device(0), 300 << 20, 8 << 20);
+        for part in [
+            "300.0 MiB on device 0",
+            "of 8.0 MiB",
+            "set_device_pool_limit",
+        ] {
+            assert!(device.contains(part), "{device}");
+        }
+        let close = text(Place::Pinned, (8 << 20) + 1, 8 << 20);
+        for part in ["8388609 bytes", "of 8388608 bytes", "set_pinned_pool_limit"] {
+            assert!(close.contains(part), "{close}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_none_becomes_an_error() {
+        let parse = || -> Result<()> {
+            let _: crate::DeviceAllocatorMode = "pool".parse()?;
+            let _: crate::DeviceSource = "vmm".parse()?;
+            let _: crate::DeviceAllocatorMode = "best".parse()?;
+            Ok(())
+        };
+        let error = parse().unwrap_err();
+        assert!(error.to_string().contains("unknown allocator mode `best`"));
     }
 }

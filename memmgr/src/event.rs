@@ -7,13 +7,31 @@ pub(crate) use fence::Fence;
 pub(crate) use fence::forget;
 
 use crate::error::Result;
-use std::sync::Arc;
+use std::{
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
 
 /// A point in a stream that others can wait for (`cudaEventRecord`, timing disabled). Cheap to clone. With the feature
 /// `async` it can be awaited.
 #[derive(Debug, Clone)]
 pub struct Event {
     pub(crate) fence: Arc<Fence>,
+}
+
+/// Whether both are the same point, and not only as far.
+impl PartialEq for Event {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.fence, &other.fence)
+    }
+}
+
+impl Eq for Event {}
+
+impl Hash for Event {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.fence).hash(state);
+    }
 }
 
 impl Event {

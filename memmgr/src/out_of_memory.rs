@@ -32,6 +32,11 @@ pub struct OutOfMemory {
     pub capacity: usize,
     /// Whether it was the configured size of the pool that could not be reserved, at the first allocation.
     pub initial: bool,
+    /// What the pools of other managers of the process have idle on the device, in bytes, where the device has not enough: their
+    /// [`trim`](crate::MemoryManager::trim) gives it back. 0 in errors that a hook sees.
+    pub idle_of_others: usize,
+    /// Whether the process had no addresses left to map memory to, however much memory there is (virtual memory alone).
+    pub no_addresses: bool,
     /// Who holds the memory that is in use.
     pub holders: Holders,
 }
@@ -137,8 +142,13 @@ impl OutOfMemory {
         let free = self.idle.saturating_add(self.pending);
         if self.requested > self.capacity {
             ". It is more than there is at all"
+        } else if self.no_addresses {
+            ". Not memory ran out, but addresses of the process to map it to: use one manager in place of many, drop those that are done, or take memory from cudaMalloc (device_source, MEMMGR_DEVICE_SOURCE=malloc)"
         } else if self.initial {
-            ". Configure a smaller pool (set_*_pool_size)"
+            match self.place {
+                Place::Device(_) => ". Configure a smaller pool (set_device_pool_size)",
+                Place::Pinned => ". Configure a smaller pool (set_pinned_pool_size)",
+            }
         } else if self.idle >= self.requested && self.largest_idle.is_some() {
             ". Enough is idle, but not in one piece: a larger initial pool, or freeing neighbours, would help"
         } else if free >= self.requested && self.largest_idle.is_some() && self.pending > 0 {
@@ -147,10 +157,49 @@ impl OutOfMemory {
             self.requested > limit.saturating_sub(self.in_use)
                 && self.device_free.is_none_or(|free| free >= self.requested)
         }) {
-            ". The pool's limit is reached: raise it (set_*_pool_limit), or free some of what is in use"
+            match self.place {
+                Place::Device(_) => {
+                    ". The pool's limit is reached: raise it (set_device_pool_limit, MEMMGR_DEVICE_POOL_LIMIT), or free some of what is in use"
+                }
+                Place::Pinned => {
+                    ". The pool's limit is reached: raise it (set_pinned_pool_limit, MEMMGR_PINNED_POOL_LIMIT), or free some of what is in use"
+                }
+            }
         } else {
             ". Free some of what is in use"
         }
+    }
+}
+
+/// So many of something: `1 block`, `2 blocks`.
+pub(crate) struct Counted(pub usize, pub &'static str);
+
+impl fmt::Display for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(count, what) = self;
+        let more = if *count == 1 { "" } else { "s" };
+        write!(f, "{count} {what}{more}")
+    }
+}
+
+/// Bytes as people read them, beside others that they are not: all digits where both would look the same.
+pub(crate) struct Exact(pub usize, pub usize);
+
+impl fmt::Display for Exact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = Bytes(self.0).to_string();
+        if text == Bytes(self.1).to_string() {
+            return Counted(self.0, "byte").fmt(f);
+        }
+        f.write_str(&text)
+    }
+}
+
+/// What raises the limit of a pool.
+pub(crate) fn limit_setter(place: Place) -> &'static str {
+    match place {
+        Place::Device(_) => "set_device_pool_limit or MEMMGR_DEVICE_POOL_LIMIT",
+        Place::Pinned => "set_pinned_pool_limit or MEMMGR_PINNED_POOL_LIMIT",
     }
 }
 
@@ -161,7 +210,7 @@ impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let n = self.0 as f64;
         match self.0 {
-            0..1024 => write!(f, "{} bytes", self.0),
+            0..1024 => Counted(self.0, "byte").fmt(f),
             1024..1_048_576 => write!(f, "{:.1} KiB", n / 1024.0),
             1_048_576..1_073_741_824 => write!(f, "{:.1} MiB", n / 1_048_576.0),
             _ => write!(f, "{:.2} GiB", n / 1_073_741_824.0),
@@ -199,6 +248,13 @@ impl fmt::Display for OutOfMemory {
             write!(f, "; the pool's limit is {}", Bytes(limit))?;
         }
         f.write_str(self.advice())?;
+        if self.idle_of_others > 0 {
+            write!(
+                f,
+                ". Other managers of this process hold {} idle on it: their trim() gives it back",
+                Bytes(self.idle_of_others)
+            )?;
+        }
         self.holders.fmt(f)
     }
 }
@@ -209,8 +265,7 @@ impl fmt::Display for Holders {
         if self.largest.is_empty() {
             return Ok(());
         }
-        let block = if self.blocks == 1 { "block" } else { "blocks" };
-        write!(f, ". {} {block} live; the largest: ", self.blocks)?;
+        write!(f, ". {} live; the largest: ", Counted(self.blocks, "block"))?;
         for (number, held) in self.largest.iter().enumerate() {
             let comma = if number > 0 { ", " } else { "" };
             write!(f, "{comma}{} on ", Bytes(held.size))?;
@@ -259,6 +314,8 @@ mod tests {
             largest_idle: Some(2 << 20),
             free_pieces: 3,
             initial: false,
+            no_addresses: false,
+            idle_of_others: 0,
             device_free: Some(1 << 20),
             limit: None,
             capacity: 24 << 30,
@@ -285,7 +342,8 @@ mod tests {
             device_free: Some(1 << 30),
             ..refusal()
         };
-        assert!(limited.to_string().contains("raise it"), "{limited}");
+        let setter = "raise it (set_device_pool_limit";
+        assert!(limited.to_string().contains(setter), "{limited}");
     }
 
     #[test]

@@ -9,7 +9,8 @@ use std::{fmt, str::FromStr};
 /// Where the memory of a device's own pool comes from. It is fixed when the device is first used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum DeviceSource {
-    /// Virtual memory where the device has it and every other device can reach it, `cudaMalloc` otherwise.
+    /// Virtual memory where the device has it, every other device can reach it, and the process has addresses left to map it to;
+    /// `cudaMalloc` otherwise.
     #[default]
     Auto,
     /// Segments of `cudaMalloc`.

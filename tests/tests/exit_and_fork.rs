@@ -475,6 +475,17 @@ fn fork_and_allocate() {
                 ),
             ]
         };
+        // What it would write is of nothing.
+        let snapshot = mm.snapshot();
+        let file = std::env::temp_dir().join("memmgr-forked-child");
+        for written in [snapshot.write_json(&file), snapshot.write_pickle(&file)] {
+            let error = written.unwrap_err();
+            let inner = error
+                .get_ref()
+                .and_then(|error| error.downcast_ref::<Error>());
+            assert_eq!(inner, Some(&Error::ForkedChild));
+            assert!(!file.exists());
+        }
         for (name, result) in refused {
             if !matches!(result, Err(Error::ForkedChild)) {
                 eprintln!("{name}: {result:?}");

@@ -20,6 +20,11 @@ fn assert_unavailable<T>(what: &str, result: Result<T>) {
                 reason.contains("driver") && reason.contains("sim"),
                 "{what}: {reason}"
             );
+            // The code is that of a driver that is too old, too.
+            assert!(
+                !memmgr_tests::SIMULATED || reason.contains("too old"),
+                "{what}: {reason}"
+            );
         }
         Err(other) => panic!("{what}: {other:?}"),
         Ok(_) => panic!("{what} succeeded"),

@@ -456,3 +456,31 @@ fn the_figures_say_what_rounding_and_fragmentation_take() {
     assert_sound(&mm);
     mm.shutdown().unwrap();
 }
+
+/// What lacks is idle in another manager: the refusal says so, and what it names helps.
+#[test]
+fn memory_that_another_manager_holds_idle_is_named() {
+    sim_only!("the device must be full");
+    let _turn = turn();
+    let config = || common::config().device_growth(2 * MIB);
+    let [one, other] = [(); 2].map(|()| MemoryManager::new(config()).unwrap());
+    let block = other.allocate_device(24 * MIB).unwrap();
+    let refused = refusal(one.allocate_device(16 * MIB));
+    let text = refused.to_string();
+    assert!(!text.contains("Other managers"), "it is in use: {text}");
+    // SAFETY: nobody uses the block.
+    unsafe { other.free_device(block).unwrap() };
+    let refused = refusal(one.allocate_device(16 * MIB));
+    assert!(refused.idle_of_others >= 24 * MIB, "{refused}");
+    let text = refused.to_string();
+    assert!(
+        text.contains("Other managers of this process hold"),
+        "{text}"
+    );
+    assert!(text.contains("trim()"), "{text}");
+    other.trim().unwrap();
+    let block = one.allocate_device(16 * MIB).unwrap();
+    // SAFETY: nobody uses the block.
+    unsafe { one.free_device(block).unwrap() };
+    one.shutdown().unwrap();
+}

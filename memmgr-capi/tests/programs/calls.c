@@ -114,6 +114,17 @@ static int32_t hook(size_t requested, const char *text, void *user) {
     return 0;
 }
 
+static int asked_again = 0;
+
+/* It asks for memory itself, of which there is none either. */
+static int32_t hook_that_asks(size_t requested, const char *text, void *user) {
+    (void)text;
+    void *block = NULL;
+    ++asked_again;
+    CHECK(memmgr_allocate_device(requested, &block) == MEMMGR_OUT_OF_MEMORY && block == NULL && user == NULL);
+    return 0;
+}
+
 static void what_is_refused(void) {
     void *block = &block;
     CHECK(memmgr_allocate_device(0, &block) == MEMMGR_OK && block == NULL);
@@ -136,6 +147,12 @@ static void what_is_refused(void) {
     CHECK(strstr(memmgr_last_error(), "memmgr_stream_register") != NULL);
     CHECK(memmgr_stream_release(0) == MEMMGR_OK && memmgr_stream_release(77) == MEMMGR_INVALID_ARGUMENT);
     CHECK(memmgr_device_stats(0, 9, NULL, 0) == MEMMGR_INVALID_ARGUMENT);
+    memmgr_pool_stats stats;
+    size_t waste = 0;
+    CHECK(memmgr_device_stats(9, MEMMGR_BEST_FIT_POOL, &stats, sizeof stats) == MEMMGR_WRONG_DEVICE);
+    CHECK(memmgr_external_waste(-2, &waste) == MEMMGR_WRONG_DEVICE);
+    CHECK(memmgr_external_waste(77, &waste) == MEMMGR_WRONG_DEVICE);
+    CHECK(memmgr_external_waste(-1, &waste) == MEMMGR_OK && memmgr_external_waste(0, &waste) == MEMMGR_OK);
 
     /* A handle of a slot that was used again is known to be old. */
     memmgr_stream_t first = 0, second = 0;
@@ -153,6 +170,8 @@ static void what_is_refused(void) {
     void *most = NULL;
     CHECK(memmgr_allocate_device((size_t)16 << 30, &most) == MEMMGR_OK);
     CHECK(memmgr_allocate_device((size_t)16 << 30, &block) == MEMMGR_OUT_OF_MEMORY && asked > 0);
+    CHECK(memmgr_set_out_of_memory_hook(hook_that_asks, NULL) == MEMMGR_OK);
+    CHECK(memmgr_allocate_device((size_t)16 << 30, &block) == MEMMGR_OUT_OF_MEMORY && asked_again == 1);
     CHECK(memmgr_free_device(most) == MEMMGR_OK && memmgr_trim(NULL) == MEMMGR_OK);
     CHECK(memmgr_set_out_of_memory_hook(NULL, NULL) == MEMMGR_OK);
     CHECK(memmgr_set_device_pool_limit(32u << 20) == MEMMGR_OK);

@@ -306,9 +306,20 @@ static void recorded_streams_of_two_devices() {
 static void fork_beside_a_busy_thread() {
     const PoolId id{6, 0};
     Stream stream = make();
+    const std::string file = "/tmp/memmgr-fork-" + std::to_string(getpid()) + ".json";
+    const auto length = [&file] {
+        std::FILE *read = std::fopen(file.c_str(), "r");
+        if (read == nullptr) return -1L;
+        std::fseek(read, 0, SEEK_END);
+        const long end = std::ftell(read);
+        std::fclose(read);
+        return end;
+    };
     void *block = memmgr_torch_alloc(MIB, 0, nullptr);
     memmgr_stream_t handle = 0;
     CHECK(memmgr_stream_register(stream, &handle) == MEMMGR_OK);
+    CHECK(memmgr_snapshot(file.c_str(), MEMMGR_SNAPSHOT_JSON) == MEMMGR_OK);
+    const long written = length();
     std::atomic<bool> inside{false}, go{false};
     memmgr_torch_begin_allocate_to_pool(0, id, [&](Stream) {
         inside = true;
@@ -337,6 +348,14 @@ static void fork_beside_a_busy_thread() {
         if (memmgr_stream_release(handle) != MEMMGR_FORKED_CHILD) failed = 5;
         if (memmgr_set_out_of_memory_hook(nullptr, nullptr) != MEMMGR_FORKED_CHILD) failed = 6;
         if (std::strstr(memmgr_last_error(), "fork") == nullptr) failed = 7;
+        // The child knows nothing of what there is: it says so, and leaves the parent's file alone.
+        memmgr_pool_stats stats;
+        if (memmgr_snapshot(file.c_str(), MEMMGR_SNAPSHOT_JSON) != MEMMGR_FORKED_CHILD) failed = 8;
+        if (memmgr_device_stats(0, MEMMGR_BEST_FIT_POOL, &stats, sizeof stats) != MEMMGR_FORKED_CHILD) failed = 9;
+        if (memmgr_pinned_stats(&stats, sizeof stats) != MEMMGR_FORKED_CHILD) failed = 10;
+        size_t bytes = 0;
+        if (memmgr_external_waste(0, &bytes) != MEMMGR_FORKED_CHILD) failed = 11;
+        if (memmgr_stats_prometheus(nullptr, 0, &bytes) != MEMMGR_FORKED_CHILD) failed = 12;
         _exit(failed);
     }
     go = true;
@@ -344,6 +363,8 @@ static void fork_beside_a_busy_thread() {
     int status = -1;
     CHECK(child > 0 && waitpid(child, &status, 0) == child);
     std::printf("the forked child ended with %#x\n", static_cast<unsigned>(status));
+    CHECK(written > 0 && length() == written);
+    CHECK(std::remove(file.c_str()) == 0);
     CHECK(status == 0);
     memmgr_torch_end_allocate_to_pool(0, id);
     memmgr_torch_release_pool(0, id);

@@ -285,8 +285,20 @@ pub(crate) fn bytes_of<T>(len: usize) -> Result<usize> {
 /// The elements that a range means, checked against how many there are.
 fn elements(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>> {
     let refuse = || {
-        let (from, to) = (range.start_bound(), range.end_bound());
-        Error::range(format!("elements {from:?} to {to:?} of {len}"))
+        // As it is written: `7..3`, `2..=9`.
+        let from = match range.start_bound() {
+            Bound::Included(from) => from.to_string(),
+            Bound::Excluded(before) => format!("{before} (excluded)"),
+            Bound::Unbounded => String::new(),
+        };
+        let to = match range.end_bound() {
+            Bound::Included(last) => format!("={last}"),
+            Bound::Excluded(to) => to.to_string(),
+            Bound::Unbounded => String::new(),
+        };
+        Error::range(format!(
+            "elements {from}..{to} of a buffer or part of {len}"
+        ))
     };
     let from = match range.start_bound() {
         Bound::Included(from) => *from,

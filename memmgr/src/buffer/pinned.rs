@@ -52,7 +52,10 @@ impl MemoryManager {
     pub fn pinned_zeroed<T: Pod>(&self, len: usize) -> Result<PinnedBuffer<T>> {
         let _called = checker::called_here();
         let mut buffer = self.pinned::<T>(len)?;
-        buffer.as_mut_slice()?.fill(T::zeroed());
+        // Elements without bytes are zero, however many they are.
+        if buffer.block.bytes > 0 {
+            buffer.as_mut_slice()?.fill(T::zeroed());
+        }
         Ok(buffer)
     }
 }

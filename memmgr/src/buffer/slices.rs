@@ -322,4 +322,15 @@ impl<'a, T: Pod> PinnedSliceMut<'a, T> {
         // SAFETY: as in `as_slice`; `self` is borrowed exclusively as long as the slice lives.
         unsafe { self.elements.view_mut() }
     }
+
+    /// As [`PinnedSliceMut::as_mut_slice`], for as long as the buffer is borrowed: for functions that return the elements.
+    ///
+    /// # Errors
+    /// As [`PinnedBuffer::as_slice`](crate::PinnedBuffer::as_slice).
+    #[cfg_attr(feature = "sim", track_caller)]
+    pub fn into_mut_slice(self) -> Result<&'a mut [T]> {
+        let _called = checker::called_here();
+        // SAFETY: it is pinned memory that this part alone may use for `'a`, and the part, which cannot be copied, is gone.
+        unsafe { self.elements.view_mut() }
+    }
 }

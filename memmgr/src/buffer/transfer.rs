@@ -3,7 +3,7 @@
 use super::{DeviceBuffer, PinnedBuffer};
 use crate::{
     Pod, Stream, checker,
-    error::{Error, Result},
+    error::{Error, Result, debug_with},
     event::{Event, Submitted},
     stream::handle_of,
 };
@@ -114,7 +114,7 @@ impl<S, D> TransferError<S, D> {
 
 impl<S, D> fmt::Debug for TransferError<S, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("TransferError").field(self.error()).finish()
+        debug_with("TransferError", self.error(), f)
     }
 }
 

@@ -142,3 +142,23 @@ fn a_source_is_read_from_its_variable_and_shareable_memory_is_of_cuda_malloc() {
         Err(Error::InvalidSetting { .. })
     ));
 }
+
+#[test]
+fn a_setting_that_is_no_utf8_is_refused_and_the_path_of_the_log_is_taken_as_it_is() {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+    let read = |name: &'static str, bytes: &'static [u8]| {
+        Config::from_lookup(move |of| (of == name).then(|| OsStr::from_bytes(bytes).to_owned()))
+    };
+    for name in [
+        "MEMMGR_DEVICE_POOL_LIMIT",
+        "MEMMGR_PINNED_POOL_SIZE",
+        "MEMMGR_REUSE",
+        "MEMMGR_EVENT_RING",
+        "MEMMGR_CALL_SITES",
+    ] {
+        let text = read(name, b"1K\xff").unwrap_err().to_string();
+        assert!(text.contains(name) && text.contains("UTF-8"), "{text}");
+    }
+    let log = read("MEMMGR_LOG_FILE", b"\xff.csv").unwrap().log_file;
+    assert_eq!(log, Some(OsStr::from_bytes(b"\xff.csv").into()));
+}

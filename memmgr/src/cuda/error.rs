@@ -61,7 +61,7 @@ pub(super) fn failure(call: Call, code: i32, pending: i32) -> Error {
     let simulated = cfg!(feature = "sim");
     let reason = match code {
         NO_DRIVER if simulated => {
-            "the simulated machine (feature `sim`) has no driver: CUDART_SIM_DRIVER=none says so"
+            "the simulated machine (feature `sim`) has no driver, or one that is too old: see CUDART_SIM_DRIVER and CUDART_SIM_DRIVER_VERSION"
         }
         NO_DEVICE if simulated => {
             "the simulated machine (feature `sim`) has no device: see CUDART_SIM_DEVICES"
@@ -86,12 +86,18 @@ pub(super) fn failure(call: Call, code: i32, pending: i32) -> Error {
     }
     let raw = sys::cudaError(code.unsigned_abs());
     // SAFETY: both functions accept any code and return a string of static life or null.
-    let (name, description) = unsafe {
+    let (name, mut description) = unsafe {
         (
             text(sys::cudaGetErrorName(raw)),
             text(sys::cudaGetErrorString(raw)),
         )
     };
+    // CUDA does not say what is not permitted, or where.
+    if code == NOT_PERMITTED && !description.contains("host function") {
+        description.push_str(
+            " (CUDA permits no call in a host function: do this before it, or after it has returned)",
+        );
+    }
     let also_pending = (pending != SUCCESS).then_some(pending);
     Error::Cuda {
         call: NAMES[call as usize],

@@ -208,7 +208,9 @@ impl Sinks {
             log.add(&event);
         }
         #[cfg(feature = "trace-events")]
-        if self.traces {
+        if self.traces
+            && let Some(_entered) = crate::foreign::enter(std::ptr::from_ref(&self.traces).addr())
+        {
             trace::add(&event);
         }
         if let Some(ring) = &self.ring {

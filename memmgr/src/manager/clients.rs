@@ -62,6 +62,22 @@ impl MemoryManager {
         Some(state.pool.contention())
     }
 
+    /// Whether there is a device with this ordinal (`cudaGetDeviceCount`); makes no context.
+    ///
+    /// # Errors
+    /// [`Error::WrongDevice`] if there is none; [`Error::Unavailable`] where the driver does not say, and
+    /// [`Error::ForkedChild`].
+    pub fn check_device(&self, ordinal: i32) -> Result<()> {
+        process::gate()?;
+        let count = cuda::device_count()?;
+        if (0..count).contains(&ordinal) {
+            return Ok(());
+        }
+        Err(Error::WrongDevice {
+            reason: format!("there is no device {ordinal}; this machine has {count}"),
+        })
+    }
+
     /// Whether this process can use the manager at all; makes no CUDA call.
     ///
     /// # Errors

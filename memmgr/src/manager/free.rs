@@ -6,7 +6,7 @@ use crate::{
     event::Fence,
     foreign,
     pool::{
-        Announced, BlockRange, FreeOn,
+        Announced, BlockRange, FreeOn, Who,
         observer::{Told, What},
     },
     process,
@@ -25,10 +25,15 @@ impl Inner {
     /// Frees a block by pointer; null does nothing.
     #[inline]
     pub(super) fn free(&self, address: usize, on: FreeOn<'_>, memory: Memory) -> Result<()> {
+        self.free_as(address, on, memory, Who::Pointer)
+    }
+
+    #[inline]
+    fn free_as(&self, address: usize, on: FreeOn<'_>, memory: Memory, who: Who) -> Result<()> {
         if self.free_plain(address, on, memory) {
             Ok(())
         } else {
-            self.free_at_length(address, on, memory)
+            self.free_at_length(address, on, memory, who)
         }
     }
 
@@ -57,7 +62,13 @@ impl Inner {
     }
 
     #[cold]
-    fn free_at_length(&self, address: usize, on: FreeOn<'_>, memory: Memory) -> Result<()> {
+    fn free_at_length(
+        &self,
+        address: usize,
+        on: FreeOn<'_>,
+        memory: Memory,
+        who: Who,
+    ) -> Result<()> {
         if address == 0 {
             return Ok(());
         }
@@ -68,12 +79,12 @@ impl Inner {
             }
             _ => on,
         };
-        if self.observed.is_set() && self.report_free(address, on, memory) {
+        if self.observed.is_set() && self.report_free(address, on, memory, who)? {
             return Ok(());
         }
         match memory {
             Memory::Pinned => {
-                if self.pinned.free(address, on)?.is_some() {
+                if self.pinned.free_as(address, on, who)?.is_some() {
                     self.warmer.after_free();
                     return Ok(());
                 }
@@ -89,8 +100,8 @@ impl Inner {
                     .states()
                     .filter(|state| of.is_none_or(|device| state.ordinal == device))
                 {
-                    if state.pool.free(address, on)?.is_some()
-                        || state.native.free(address, on)?.is_some()
+                    if state.pool.free_as(address, on, who)?.is_some()
+                        || state.native.free(address, on, who)?.is_some()
                     {
                         return Ok(());
                     }
@@ -155,7 +166,7 @@ impl Inner {
     #[inline]
     pub fn free_guard(&self, address: usize, home: Home) {
         let plain = match home {
-            Home::Pinned => self.free_plain(address, FreeOn::Recorded, Memory::Pinned),
+            Home::Pinned => self.free_plain(address, FreeOn::Allocating, Memory::Pinned),
             Home::Pool(device) => {
                 self.free_plain(address, FreeOn::Allocating, Memory::Device(Some(device)))
             }
@@ -181,13 +192,14 @@ impl Inner {
             } else {
                 Memory::Device(None)
             };
-            if self.report_free(address, FreeOn::Allocating, memory) {
+            let left = self.report_free(address, FreeOn::Allocating, memory, Who::Keeper);
+            if matches!(left, Ok(true)) {
                 return;
             }
         }
         let result = match home {
             Home::Pinned => {
-                let freed = self.pinned.free(address, FreeOn::Recorded);
+                let freed = self.pinned.free(address, FreeOn::Allocating);
                 self.warmer.after_free();
                 freed
             }
@@ -196,7 +208,7 @@ impl Inner {
                 .and_then(|state| state.pool.free(address, FreeOn::Allocating)),
             Home::Native(device) => self
                 .state(device)
-                .and_then(|state| state.native.free(address, FreeOn::Allocating)),
+                .and_then(|state| state.native.free(address, FreeOn::Allocating, Who::Keeper)),
             Home::Adopted => Ok(None),
         };
         if let Err(error) = result {
@@ -252,18 +264,25 @@ impl Inner {
             Home::Pool(device) | Home::Native(device) => Memory::Device(Some(device)),
             Home::Adopted => return,
         };
-        if let Err(error) = self.free(block.start, freed.on(), memory) {
+        // Whoever had it has freed it before.
+        if let Err(error) = self.free_as(block.start, freed.on(), memory, Who::Keeper) {
             self.note_drop_failure("a graph that is gone", error);
         }
     }
 
     /// Tells the observer, before anybody else can get the memory. Whether nothing is left to do, since a captured graph
-    /// keeps the block.
-    pub(super) fn report_free(&self, address: usize, on: FreeOn<'_>, memory: Memory) -> bool {
+    /// keeps the block. An error where the free will be refused.
+    fn report_free(
+        &self,
+        address: usize,
+        on: FreeOn<'_>,
+        memory: Memory,
+        who: Who,
+    ) -> Result<bool> {
         let announced = match memory {
             Memory::Pinned => self
                 .pinned
-                .announce_free(address, on)
+                .announce_free(address, on, who)
                 .map(|announced| (Place::Pinned, announced)),
             Memory::Device(of) => self
                 .states()
@@ -271,8 +290,8 @@ impl Inner {
                 .find_map(|state| {
                     let announced = state
                         .pool
-                        .announce_free(address, on)
-                        .or_else(|| state.native.announce_free(address, on))?;
+                        .announce_free(address, on, who)
+                        .or_else(|| state.native.announce_free(address, on, who))?;
                     Some((Place::Device(state.ordinal), announced))
                 }),
         };
@@ -288,10 +307,11 @@ impl Inner {
                     site: None,
                     what: What::Free,
                 });
-                false
+                Ok(false)
             }
-            Some((_, Announced::Left)) => true,
-            None => false,
+            Some((_, Announced::Left)) => Ok(true),
+            Some((_, Announced::Refused(error))) => Err(error),
+            None => Ok(false),
         }
     }
 }

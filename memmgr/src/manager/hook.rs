@@ -66,8 +66,10 @@ impl HookPlace {
         lock(&self.state).hook.is_some()
     }
 
-    /// Asks the hook that is set now; `None` if there is none. A panic in it counts as "no".
+    /// Asks the hook that is set now; `None` if there is none, or if this thread is in a hook of this manager already. A panic
+    /// in it counts as "no".
     pub fn ask(&self, refusal: &OutOfMemory) -> Option<bool> {
+        let _entered = foreign::enter(std::ptr::from_ref(self).addr())?;
         let (hook, running) = {
             let mut state = lock(&self.state);
             let hook = state.hook.clone()?;
@@ -106,7 +108,8 @@ impl HookPlace {
 
 impl MemoryManager {
     /// Called when a request cannot be met, after everything idle has been given back: `hook` may free memory and return
-    /// `true` to have the request tried again, 16 times at most. It is called without locks and may use the manager. A
+    /// `true` to have the request tried again, 16 times at most. It is called without locks and may use the manager: a request
+    /// that it makes itself, on its thread, of this manager, does not ask it again, but fails with its own error. A
     /// panic in it counts as `false`. It is not called for a request that could not be met in an empty pool either.
     ///
     /// When this returns, no call of a former hook is running on any thread, nor will one begin. From inside a hook it returns

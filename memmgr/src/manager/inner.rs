@@ -18,7 +18,10 @@ use crate::{
         lock,
     },
 };
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+
+/// All managers of the process that are alive, and some that are not.
+static ALL: Mutex<Vec<Weak<Inner>>> = Mutex::new(Vec::new());
 
 /// What managers and guards share.
 pub(crate) struct Inner {
@@ -93,6 +96,25 @@ impl DeviceState {
 }
 
 impl Inner {
+    /// From now on other managers know of this one.
+    pub(super) fn enter(self: &Arc<Self>) {
+        if process::is_forked() {
+            return;
+        }
+        let mut all = lock(&ALL);
+        all.retain(|manager| manager.strong_count() > 0);
+        all.push(Arc::downgrade(self));
+    }
+
+    /// What other managers' own pools of a device have idle, in bytes: their `trim` would give it back.
+    #[cold]
+    pub(super) fn idle_of_others(&self, ordinal: i32) -> usize {
+        let all: Vec<Arc<Self>> = lock(&ALL).iter().filter_map(Weak::upgrade).collect();
+        let others = all.iter().filter(|other| !std::ptr::eq(&***other, self));
+        let pools = others.filter_map(|other| Some(&other.known_state(ordinal)?.pool));
+        pools.fold(0, |sum, pool| sum.saturating_add(pool.idle()))
+    }
+
     pub(super) fn requested(&self) -> DeviceAllocatorMode {
         DeviceAllocatorMode::from_index(self.mode.load(Ordering::Acquire))
     }
@@ -141,6 +163,9 @@ impl Inner {
             })?;
         let requested = lock(&self.config).requested_source();
         let source = match requested.on(ordinal)? {
+            DeviceSource::Virtual if requested == DeviceSource::Auto => {
+                Source::mapped_or_malloc(ordinal)
+            }
             DeviceSource::Virtual => Source::mapped_on(ordinal),
             DeviceSource::Auto | DeviceSource::Malloc => Source::malloc(ordinal),
         };

@@ -3,6 +3,7 @@
 use super::{Home, Inner, MemoryManager};
 use crate::{
     error::{Error, Place, Result},
+    out_of_memory::Counted,
     pool::{Label, LiveRange},
     process,
 };
@@ -43,8 +44,10 @@ impl fmt::Display for LiveBlock {
         };
         write!(
             f,
-            "{} bytes at {:#x} on {} ({kind}{label})",
-            self.size, self.address, self.place
+            "{} at {:#x} on {} ({kind}{label})",
+            Counted(self.size, "byte"),
+            self.address,
+            self.place
         )
     }
 }

@@ -33,7 +33,7 @@ use crate::{
     error::{Error, Result},
     events,
     pool::{
-        FreeOn, Pool, PoolConfig,
+        FreeOn, Pool, PoolConfig, best_fit,
         observer::{Observed, Observer},
         segment::Source,
     },
@@ -102,7 +102,7 @@ impl MemoryManager {
             PinnedSource::HostAlloc => Source::Pinned,
         };
         let observed = Observed::new(&config);
-        Self {
+        let made = Self {
             inner: Arc::new_cyclic(|inner| Inner {
                 pinned: Arc::new(Pool::new(source, pinned, observed.clone())),
                 warmer: Warmer::new(config.pinned_warm_up),
@@ -122,7 +122,9 @@ impl MemoryManager {
                 traffic: Default::default(),
                 fallback_reported: AtomicBool::new(false),
             }),
-        }
+        };
+        made.inner.enter();
+        made
     }
 
     // Pinned memory
@@ -144,7 +146,7 @@ impl MemoryManager {
     /// the manager that touches it has finished.
     ///
     /// # Errors
-    /// [`Error::DoubleFree`], [`Error::UnknownPointer`]; nothing has changed then.
+    /// [`Error::DoubleFree`], [`Error::UnknownPointer`] (also for the block of a guard); nothing has changed then.
     ///
     /// # Safety
     /// Nobody uses the memory afterwards; apart from copies through the manager and recorded uses, no device work
@@ -179,6 +181,7 @@ impl MemoryManager {
             return Ok(0);
         }
         self.inner.gate()?;
+        best_fit::checked(bytes)?;
         self.inner.pinned.reserve_ahead(bytes)
     }
 
@@ -205,7 +208,7 @@ impl MemoryManager {
     /// As [`MemoryManager::allocate_device`], on the device with this ordinal.
     ///
     /// # Errors
-    /// Also [`Error::WrongDevice`] for an ordinal that does not exist.
+    /// Also [`Error::WrongDevice`] for an ordinal that does not exist, unless `size` is 0, for which no device is asked.
     #[track_caller]
     pub fn allocate_device_at(&self, ordinal: i32, size: usize) -> Result<*mut c_void> {
         let _called = checker::called_here();
@@ -219,8 +222,8 @@ impl MemoryManager {
     /// Gives device memory back, in any mode (reference: `freeDevice(ptr)`). Unlike `cudaFree` it waits for nothing.
     ///
     /// # Errors
-    /// [`Error::DoubleFree`], [`Error::UnknownPointer`]; nothing has changed then. In the async modes also what the
-    /// runtime says.
+    /// [`Error::DoubleFree`], [`Error::UnknownPointer`] (also for the block of a guard); nothing has changed then. In the async modes
+    /// also what the runtime says.
     ///
     /// # Safety
     /// Nobody uses the memory afterwards; apart from copies through the manager and recorded uses, no device work

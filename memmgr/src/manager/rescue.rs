@@ -3,7 +3,7 @@
 use super::inner::{DeviceState, Inner};
 use crate::{
     capture,
-    error::{Error, Result},
+    error::{Error, Place, Result},
     out_of_memory::OutOfMemory,
     pool::{Pool, native::Family},
 };
@@ -71,6 +71,12 @@ impl Inner {
             }
         }
         refusal.holders = served.holders();
+        if let Place::Device(ordinal) = refusal.place
+            && refusal.requested <= refusal.capacity
+            && (refusal.device_free).is_some_and(|free| free < refusal.requested)
+        {
+            refusal.idle_of_others = self.idle_of_others(ordinal);
+        }
         if refusal.can_ever_fit() && served.pool.waits_for_a_capture() {
             return Err(capture::refusal(
                 &format!("{refusal}. Part of it was freed on a stream, which nobody can ask"),

@@ -9,15 +9,17 @@ const ATTEMPTS: usize = 4;
 impl MemoryManager {
     /// All segments with their blocks, and the last events. Makes no CUDA call. Each pool is copied out under its lock, which
     /// takes time in proportion to its blocks; what other threads do meanwhile may be in the copy of one pool and not in that
-    /// of another. Adopted memory is not in it. Empty in a forked child.
+    /// of another. Adopted memory is not in it. Empty in a forked child, and then it
+    /// cannot be written to a file.
     pub fn snapshot(&self) -> Snapshot {
         let mut snapshot = Snapshot {
             time_us: events::now(),
             devices: 0,
             segments: Vec::new(),
             events: Vec::new(),
+            forked: process::is_forked(),
         };
-        if process::is_forked() {
+        if snapshot.forked {
             return snapshot;
         }
         let inner = &self.inner;

@@ -9,6 +9,7 @@ use crate::{
     checker, context, cuda,
     device::on_device,
     error::{Place, Result},
+    out_of_memory::Counted,
     pool::{FreeOn, native::Family, segment},
 };
 use std::fmt;
@@ -27,9 +28,9 @@ impl fmt::Display for ShutdownReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} bytes given back, {} blocks live",
-            self.released,
-            self.live.len()
+            "{} given back, {} live",
+            Counted(self.released, "byte"),
+            Counted(self.live.len(), "block")
         )?;
         for block in &self.live {
             write!(f, "\n  {block}")?;

@@ -310,7 +310,8 @@ impl Front {
             return Given::No;
         };
         let (of, len) = (entry.stream.load(Relaxed), entry.len.load(Relaxed));
-        if stream.is_some_and(|stream| stream != of) {
+        // Who names an order may not free a guard's block.
+        if stream.is_some_and(|stream| stream != of || !entry.raw.load(Relaxed)) {
             return Given::No;
         }
         let mine = thread::number();

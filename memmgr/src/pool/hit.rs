@@ -280,16 +280,16 @@ impl State {
 
 impl Order {
     /// The stream in whose order a block is freed, of which nothing is known but where it came from; `None` if it is no such
-    /// block.
+    /// block, or a guard's and not freed by that.
     #[inline]
     fn plain_place(&self, live: &Live, on: FreeOn<'_>) -> Option<Option<Place>> {
         let place = live.stream();
         let is_on = |core| place.is_some_and(|place| self.is_at(place, core));
         let plain = live.is_plain()
             && match on {
-                FreeOn::Recorded => place.is_none(),
-                FreeOn::Stream(handle) => is_on(handle.core()),
-                FreeOn::Core(core) => is_on(core),
+                FreeOn::Recorded => live.raw && place.is_none(),
+                FreeOn::Stream(handle) => live.raw && is_on(handle.core()),
+                FreeOn::Core(core) => live.raw && is_on(core),
                 FreeOn::Allocating => true,
             };
         plain.then_some(place)

@@ -21,6 +21,9 @@ use std::{collections::BTreeSet, ops::Range};
 /// A range of addresses is so many times as long as the device has memory, if the driver gives that many.
 const TIMES: usize = 4;
 
+/// Where there are not so many addresses in one piece, in bytes, a pool of mapped memory is not begun.
+const FEW: usize = 32 * PAGE;
+
 /// Where a device's chunks come from.
 #[derive(Debug)]
 pub(crate) struct Mapped {
@@ -42,6 +45,17 @@ pub(super) struct Failed {
     pub stuck: bool,
 }
 
+/// Whether CUDA says that there is not so much, of memory or of addresses.
+pub(super) fn is_out_of_memory(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Cuda {
+            code: cuda::OUT_OF_MEMORY,
+            ..
+        }
+    )
+}
+
 impl Mapped {
     pub fn new(device: i32) -> Self {
         Self {
@@ -55,6 +69,19 @@ impl Mapped {
     /// Whose memory it is.
     pub fn device(&self) -> i32 {
         self.device
+    }
+
+    /// Whether the process has addresses left for a pool, as far as the driver says.
+    pub fn has_addresses() -> bool {
+        match driver::reserve(FEW) {
+            Ok(start) => {
+                // SAFETY: the range was just reserved, and nobody knows it. What stays reserved harms nobody.
+                let _ = unsafe { driver::free(start, FEW) };
+                true
+            }
+            // Another error is for whoever needs the addresses.
+            Err(error) => !is_out_of_memory(&error),
+        }
     }
 
     /// Reserves a range of addresses for at least `least` bytes: start and length.

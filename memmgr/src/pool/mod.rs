@@ -125,6 +125,8 @@ struct State {
     /// A block of such a segment was freed, or nothing is live and memory has moved: the next allocating call looks whether
     /// there is something to do.
     release_due: bool,
+    /// The last growth failed since the process has no addresses left.
+    no_addresses: bool,
     /// When the memory was last in one piece (see `pool/miss/tidy.rs`).
     tidied: Tidied,
 }
@@ -164,8 +166,17 @@ pub(crate) enum FreeOn<'a> {
     Stream(&'a Handle),
     /// Work that is in this stream already may touch it; no handle is at hand.
     Core(&'a Arc<StreamCore>),
-    /// Work that is in the stream it was allocated on may touch it (guards).
+    /// Work that is in the stream it was allocated on, if it was on one, may touch it (guards, and they alone).
     Allocating,
+}
+
+impl FreeOn<'_> {
+    /// Whether a block, handed out as a raw pointer or not, can be freed so on the short way: in the order that a caller names,
+    /// raw ones alone.
+    #[inline(always)]
+    pub fn may_free(self, raw: bool) -> bool {
+        raw || matches!(self, FreeOn::Allocating)
+    }
 }
 
 impl Pool {
@@ -185,6 +196,7 @@ impl Pool {
             growing: None,
             retiring: BTreeSet::new(),
             release_due: false,
+            no_addresses: false,
             tidied: Tidied::default(),
         };
         Self {
@@ -273,14 +285,19 @@ impl Pool {
     ///
     /// `None`: the address belongs to no segment of this pool.
     pub fn free(&self, address: usize, on: FreeOn<'_>) -> Result<Option<()>> {
+        self.free_as(address, on, Who::Keeper)
+    }
+
+    /// As [`Pool::free`], if `who` may free the block.
+    pub fn free_as(&self, address: usize, on: FreeOn<'_>, who: Who) -> Result<Option<()>> {
         if self.free_plain(address, on) {
             return Ok(Some(()));
         }
-        self.free_marked(address, on)
+        self.free_marked(address, on, who)
     }
 
     #[cold]
-    fn free_marked(&self, address: usize, on: FreeOn<'_>) -> Result<Option<()>> {
+    fn free_marked(&self, address: usize, on: FreeOn<'_>, who: Who) -> Result<Option<()>> {
         let single = {
             let mut state = self.lock_block(address);
             let Some(slot) = state.space.find(address) else {
@@ -289,6 +306,12 @@ impl Pool {
                     error => Err(free_error(address, error)),
                 };
             };
+            if let Some(live) = state.space.data_at(slot)
+                && !who.may_free(live.raw)
+                && state.extras.of(live).freed.is_none()
+            {
+                return Err(belongs_to_a_guard(address));
+            }
             let Some(single) = state.free_with_marks(slot, address, on)? else {
                 return Ok(Some(()));
             };
@@ -529,7 +552,7 @@ impl Pool {
 
     /// What a report says of the free of the live block that starts at `address`; or leaves it to the captured graph that
     /// uses the block. That is one step: the graph may go at any moment.
-    pub fn announce_free(&self, address: usize, on: FreeOn<'_>) -> Option<Announced> {
+    pub fn announce_free(&self, address: usize, on: FreeOn<'_>, who: Who) -> Option<Announced> {
         let mut guard = self.lock_block(address);
         let State {
             space,
@@ -538,6 +561,9 @@ impl Pool {
             ..
         } = &mut *guard;
         let live = space.live(address)?.data;
+        if !who.may_free(live.raw) && extras.of(live).freed.is_none() {
+            return Some(Announced::Refused(belongs_to_a_guard(address)));
+        }
         let stream = order.core(live.stream());
         if let Some(extra) = extras.of_mut(live)
             && extra.held > 0
@@ -796,6 +822,9 @@ impl State {
             largest_idle: Some(stats.largest_idle),
             free_pieces: stats.free_spans,
             initial: false,
+            // Asked of the last refusal alone.
+            idle_of_others: 0,
+            no_addresses: self.no_addresses,
             device_free: capacity.free,
             limit: self.config.limit,
             capacity: capacity.total,
@@ -811,6 +840,33 @@ pub(crate) enum Announced {
     Now(Leaving),
     /// It has been left to a captured graph that uses the block: nothing is free yet, and nothing is to be reported.
     Left,
+    /// It will not be made.
+    Refused(Error),
+}
+
+/// Who frees a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// Somebody with its pointer, which may be that of a guard's block.
+    Pointer,
+    /// The guard that it belongs to, or who kept it for one that is gone.
+    Keeper,
+}
+
+impl Who {
+    /// Whether the block may be freed so: one that was handed out as a raw pointer, or one of a guard.
+    #[inline(always)]
+    pub fn may_free(self, raw: bool) -> bool {
+        raw || self == Who::Keeper
+    }
+}
+
+/// A guard's block is freed by its pointer.
+pub(crate) fn belongs_to_a_guard(address: usize) -> Error {
+    Error::unknown(
+        address,
+        "the block there belongs to a guard, which frees it when it is dropped: drop it",
+    )
 }
 
 /// What is said of a block that is about to be freed.
@@ -874,6 +930,11 @@ fn freed_by(
 
 fn free_error(address: usize, error: FreeError) -> Error {
     match error {
+        // Blocks start at multiples of the granule.
+        FreeError::AlreadyFree if !address.is_multiple_of(GRANULE) => Error::unknown(
+            address,
+            "no block starts there: it lies in free memory of the pool",
+        ),
         FreeError::AlreadyFree => Error::DoubleFree { ptr: address },
         FreeError::Interior { start, len } => Error::unknown(
             address,

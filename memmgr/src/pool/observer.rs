@@ -36,7 +36,9 @@ pub enum SegmentChange {
 }
 
 /// Gets a report of every block. Called on the thread that makes the call, without any lock held: a report may call the
-/// manager. A panic in it is caught.
+/// manager. What it allocates and frees itself meanwhile, on its thread, of that manager, is not reported to the observer;
+/// [`Config::log_file`] and [`Config::event_ring`] have it. So of a block that a report allocates and something else frees,
+/// the free alone is reported. A panic in a report is caught.
 pub trait Observer: Send + Sync {
     /// A block was handed out: it may be used from here on in the order of `by`. Addresses in bytes.
     fn on_allocate(&self, place: Place, range: Range<usize>, by: By) {
@@ -171,7 +173,9 @@ impl Observed {
 
     #[cold]
     fn tell_listeners(&self, told: &Told<'_>) {
-        if let Some(observer) = self.0.observer.get() {
+        if let Some(observer) = self.0.observer.get()
+            && let Some(_entered) = foreign::enter(Arc::as_ptr(&self.0).addr())
+        {
             foreign::report("an observer", || told.to(observer.as_ref()));
         }
         self.0.sinks.tell(told);

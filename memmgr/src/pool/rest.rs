@@ -98,7 +98,7 @@ impl Last {
             FreeOn::Core(core) => address_of(core),
             FreeOn::Allocating => self.core,
         };
-        self.addr == addr && self.core == core && !self.rests
+        self.addr == addr && self.core == core && !self.rests && on.may_free(self.raw)
     }
 }
 

@@ -8,6 +8,7 @@ use crate::{
     device::on_device,
     error::{Error, Place, Result},
     event::Fence,
+    foreign,
     manager::adopted,
     planted::{self, Mistake},
     pool::host_memory,
@@ -46,6 +47,20 @@ impl Source {
     /// Mapped memory of a device.
     pub fn mapped_on(device: i32) -> Self {
         Source::Virtual(Mapped::new(device))
+    }
+
+    /// What the settings leave open: mapped memory, or segments if the process has no addresses left.
+    pub fn mapped_or_malloc(device: i32) -> Self {
+        if Mapped::has_addresses() {
+            return Self::mapped_on(device);
+        }
+        foreign::log(|| {
+            tracing::warn!(
+                device,
+                "the process has no addresses left to map memory to: this manager's device pool takes segments of cudaMalloc"
+            );
+        });
+        Self::malloc(device)
     }
 
     /// Where chunks come from, if segments are made of those.

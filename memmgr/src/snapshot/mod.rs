@@ -5,7 +5,11 @@ mod encode;
 mod file;
 mod torch;
 
-use crate::{error::Place, events::Event, mode::DeviceAllocatorMode};
+use crate::{
+    error::{Error, Place},
+    events::Event,
+    mode::DeviceAllocatorMode,
+};
 use encode::{Json, Pickle};
 use std::{io, panic::Location, path::Path, sync::Arc};
 
@@ -77,6 +81,8 @@ pub struct Snapshot {
     pub segments: Vec<Segment>,
     /// The last events, if [`Config::event_ring`](crate::Config::event_ring) keeps any.
     pub events: Vec<Event>,
+    /// Whether it was taken in a forked child, which knows nothing of what there is.
+    pub(crate) forked: bool,
 }
 
 impl Snapshot {
@@ -87,8 +93,10 @@ impl Snapshot {
     /// The file is written whole or not at all: a reader never sees half of one, and what was there stays if it fails.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// What the operating system says; an [`io::Error`] with [`Error::ForkedChild`] for a snapshot that was taken in a forked
+    /// child, which knows nothing, and the file is not touched.
     pub fn write_pickle(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        self.is_of_something()?;
         file::write(path.as_ref(), |file| torch::write(self, Pickle::new(file)))
     }
 
@@ -97,6 +105,14 @@ impl Snapshot {
     /// # Errors
     /// As [`Snapshot::write_pickle`].
     pub fn write_json(&self, path: impl AsRef<Path>) -> io::Result<()> {
+        self.is_of_something()?;
         file::write(path.as_ref(), |file| torch::write(self, Json::new(file)))
+    }
+
+    fn is_of_something(&self) -> io::Result<()> {
+        if self.forked {
+            return Err(io::Error::other(Error::ForkedChild));
+        }
+        Ok(())
     }
 }

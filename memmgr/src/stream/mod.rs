@@ -17,7 +17,12 @@ use crate::{
     event::{Event, Fence},
 };
 use cuda_sys as sys;
-use std::{ffi::c_void, fmt, marker::PhantomData};
+use std::{
+    ffi::c_void,
+    fmt,
+    hash::{Hash, Hasher},
+    marker::PhantomData,
+};
 
 mod sealed {
     /// Only the streams of this crate.
@@ -306,6 +311,21 @@ impl sealed::Sealed for Stream {
     #[allow(private_interfaces)]
     fn handle(&self) -> &Handle {
         &self.handle
+    }
+}
+
+/// Whether both are handles of one stream.
+impl PartialEq for Stream {
+    fn eq(&self, other: &Self) -> bool {
+        self.handle.core().is_same(other.handle.core())
+    }
+}
+
+impl Eq for Stream {}
+
+impl Hash for Stream {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.id(), self.device()).hash(state);
     }
 }
 

@@ -487,7 +487,7 @@ fn more_than_the_limit_can_never_fit_and_is_told_from_out_of_memory() {
             }
             for size in [MIB + 1, 2 * MIB, 1 << 40] {
                 let asked = driver_allocations();
-                let names = [size.to_string(), MIB.to_string()];
+                let names = ["can never fit".to_owned(), "_pool_limit".to_owned()];
                 let error = refused(&manager, "more than the limit", &names, || {
                     kind.allocate(&manager, size)
                 });
@@ -554,7 +554,7 @@ fn an_initial_size_above_its_limit_is_refused() {
         let manager = manager();
         kind.set_pool_limit(&manager, MIB);
         for size in [MIB + 1, usize::MAX] {
-            let names = [size.to_string(), MIB.to_string()];
+            let names = ["can never fit".to_owned(), "_pool_limit".to_owned()];
             let error = refused(&manager, "a size above the limit", &names, || {
                 without_calls("a size", || kind.set_pool_size(&manager, size))
             });

@@ -35,7 +35,7 @@ fn a_hook_that_frees_memory_saves_the_request() {
 }
 
 #[test]
-fn a_hook_may_call_everything_and_a_request_in_it_does_not_ask_it_for_ever() {
+fn a_hook_may_call_everything_and_a_request_in_it_does_not_ask_it() {
     let (mm, stream) = full();
     let kept = mm.device::<u8>(2 * MIB, &stream).unwrap();
     let calls = Arc::new(AtomicUsize::new(0));
@@ -45,7 +45,7 @@ fn a_hook_may_call_everything_and_a_request_in_it_does_not_ask_it_for_ever() {
             let Some(mm) = weak.upgrade() else {
                 return false;
             };
-            // The request inside fails like the one outside, and asks again: the hook itself has to end that.
+            // The request inside fails like the one outside.
             if calls.fetch_add(1, SeqCst) == 0 {
                 assert!(mm.device::<u8>(MIB, &stream).is_err());
                 assert_eq!(mm.stats().device[0].best_fit.in_use, 2 * MIB);
@@ -60,7 +60,7 @@ fn a_hook_may_call_everything_and_a_request_in_it_does_not_ask_it_for_ever() {
         mm.device::<u8>(MIB, &stream),
         Err(Error::OutOfMemory(_))
     ));
-    assert_eq!(calls.load(SeqCst), 2, "once for each request");
+    assert_eq!(calls.load(SeqCst), 1, "for the request outside alone");
     drop(kept);
     drop(mm.device::<u8>(MIB, &stream).unwrap());
     assert_sound(&mm);
@@ -130,5 +130,68 @@ fn a_hook_that_takes_its_time_holds_up_nobody_else() {
         leave.wait();
         assert!(refused.join().unwrap());
     });
+    drop(kept);
+}
+
+/// A hook that moves what it can to pinned memory: the request in it that finds none either fails by itself.
+#[test]
+fn a_request_in_a_hook_that_finds_nothing_does_not_ask_the_hook_again() {
+    let config = Config::default()
+        .device_pool_size(2 * MIB)
+        .device_pool_limit(Some(2 * MIB))
+        .pinned_pool_limit(Some(MIB));
+    let mm = Arc::new(MemoryManager::new(config).unwrap());
+    let stream = Stream::new().unwrap();
+    let kept = mm.device::<u8>(2 * MIB, &stream).unwrap();
+    let taken = mm.pinned::<u8>(MIB / 2).unwrap();
+    let (calls, inside) = (
+        Arc::new(AtomicUsize::new(0)),
+        Arc::new(Mutex::new(Vec::new())),
+    );
+    {
+        let (weak, stream) = (Arc::downgrade(&mm), stream.clone());
+        let (calls, inside) = (calls.clone(), inside.clone());
+        mm.on_out_of_memory(move |_| {
+            calls.fetch_add(1, SeqCst);
+            let mm = weak.upgrade().unwrap();
+            let mut inside = inside.lock().unwrap();
+            inside.push(mm.pinned::<u8>(MIB).map(drop));
+            inside.push(mm.device::<u8>(MIB, &stream).map(drop));
+            false
+        });
+    }
+    assert!(mm.device::<u8>(MIB, &stream).is_err());
+    assert_eq!(calls.load(SeqCst), 1);
+    for refused in inside.lock().unwrap().drain(..) {
+        assert!(matches!(refused, Err(Error::OutOfMemory(_))), "{refused:?}");
+    }
+    // It is asked for the next request of its thread, and on another thread.
+    assert!(mm.pinned::<u8>(MIB).is_err());
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| mm.device::<u8>(MIB, &stream).is_err());
+        assert!(other.join().unwrap());
+    });
+    assert_eq!(calls.load(SeqCst), 3);
+    drop((kept, taken));
+    assert_sound(&mm);
+}
+
+/// Two managers whose hooks ask each other: each is asked once.
+#[test]
+fn hooks_of_two_managers_that_ask_each_other_come_to_an_end() {
+    let ((one, stream), (two, _)) = (full(), full());
+    let kept = [&one, &two].map(|mm| mm.device::<u8>(2 * MIB, &stream).unwrap());
+    let calls = Arc::new(AtomicUsize::new(0));
+    for (own, other) in [(&one, &two), (&two, &one)] {
+        let (other, stream, calls) = (Arc::downgrade(other), stream.clone(), calls.clone());
+        own.on_out_of_memory(move |_| {
+            calls.fetch_add(1, SeqCst);
+            let other = other.upgrade().unwrap();
+            assert!(other.device::<u8>(MIB, &stream).is_err());
+            false
+        });
+    }
+    assert!(one.device::<u8>(MIB, &stream).is_err());
+    assert_eq!(calls.load(SeqCst), 2);
     drop(kept);
 }

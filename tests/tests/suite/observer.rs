@@ -2,6 +2,7 @@
 
 use crate::common::{KIB, MIB, manager, manager_in};
 use crate::rig;
+use memmgr::events::Action;
 use memmgr::{By, DeviceAllocatorMode, MemoryManager, Observer, Place, SegmentChange, Stream};
 use std::{
     collections::BTreeMap,
@@ -324,4 +325,86 @@ fn a_free_is_reported_before_anybody_else_can_get_the_block() {
         mm.shutdown().unwrap();
     }
     let _ = DeviceAllocatorMode::ALL;
+}
+
+/// Allocates and frees in each of its reports, and counts them.
+struct Busy {
+    mm: std::sync::Weak<MemoryManager>,
+    stream: Stream,
+    /// What the first report has allocated and left.
+    left: Mutex<Option<usize>>,
+    told: Mutex<Vec<(&'static str, Range<usize>)>>,
+}
+
+impl Busy {
+    fn work(&self, what: &'static str, range: Range<usize>) {
+        self.told.lock().unwrap().push((what, range));
+        let mm = self.mm.upgrade().unwrap();
+        drop(mm.pinned::<u8>(KIB).unwrap());
+        drop(mm.device::<u8>(KIB, &self.stream).unwrap());
+        let mut left = self.left.lock().unwrap();
+        if left.is_none() {
+            *left = Some(mm.allocate_device(5000).unwrap().expose_provenance());
+        }
+    }
+}
+
+impl Observer for Busy {
+    fn on_allocate(&self, _: Place, range: Range<usize>, _: By) {
+        self.work("allocated", range);
+    }
+
+    fn on_free(&self, _: Place, range: Range<usize>, _: By) {
+        self.work("freed", range);
+    }
+
+    fn on_segment(&self, _: Place, _: Range<usize>, _: SegmentChange) {
+        self.mm.upgrade().unwrap().pinned::<u8>(KIB).unwrap();
+    }
+}
+
+#[test]
+fn what_a_report_allocates_and_frees_itself_is_not_reported() {
+    for mode in rig::modes() {
+        let config = crate::common::config().mode(*mode).event_ring(100);
+        let mm = Arc::new(MemoryManager::new(config).unwrap());
+        let busy = Arc::new(Busy {
+            mm: Arc::downgrade(&mm),
+            stream: Stream::new().unwrap(),
+            left: Mutex::default(),
+            told: Mutex::default(),
+        });
+        mm.set_observer(busy.clone()).unwrap();
+        let a = mm.allocate_device(1000).unwrap();
+        // SAFETY: nobody uses the block.
+        unsafe { mm.free_device(a).unwrap() };
+        let left = busy.left.lock().unwrap().unwrap();
+        let left = std::ptr::with_exposed_provenance_mut(left);
+        // SAFETY: nobody uses the block.
+        unsafe { mm.free_device(left).unwrap() };
+        let told = std::mem::take(&mut *busy.told.lock().unwrap());
+        assert_eq!(
+            told,
+            [
+                ("allocated", range(a, 1000)),
+                ("freed", range(a, 1000)),
+                ("freed", range(left, 5000)),
+            ],
+            "{mode}"
+        );
+        // The ring has all of it.
+        let events = mm.events();
+        let found = |action| {
+            let of = events
+                .iter()
+                .filter(|event| event.address == left as usize && event.requested == 5000);
+            of.filter(|event| event.action == action).count()
+        };
+        assert_eq!(
+            (found(Action::Allocate), found(Action::Free)),
+            (1, 1),
+            "{mode}"
+        );
+        mm.check().unwrap();
+    }
 }

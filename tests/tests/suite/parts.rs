@@ -124,6 +124,12 @@ fn ranges_and_splits_that_leave_a_buffer_are_refused_without_a_cuda_call() {
             is_range_error(device.slice_mut(from..to));
         }
         is_range_error(host.slice(..=100));
+        // The error has the range as it is written.
+        #[allow(clippy::reversed_empty_ranges)]
+        let text = host.slice(7..3).unwrap_err().to_string();
+        assert!(text.contains("elements 7..3 of"), "{text}");
+        let text = host.slice(9..=100).unwrap_err().to_string();
+        assert!(text.contains("elements 9..=100 of"), "{text}");
         is_range_error(host.slice(0..=usize::MAX));
         is_range_error(host.slice((
             std::ops::Bound::Excluded(usize::MAX),
@@ -381,4 +387,23 @@ fn what_is_zeroed_or_copied_on_one_stream_is_seen_on_every_other() {
         assert_sound(&mm);
         mm.shutdown().unwrap();
     }
+}
+
+/// A part may be made in a function and its elements be returned.
+#[test]
+fn the_elements_of_a_mutable_part_live_as_long_as_the_buffer_is_borrowed() {
+    fn first_four(buffer: &mut PinnedBuffer<u8>) -> memmgr::Result<&mut [u8]> {
+        buffer.slice_mut(..4)?.into_mut_slice()
+    }
+    let mm = manager();
+    let stream = Stream::new().unwrap();
+    let mut host = filled(&mm, 8, 1);
+    let device = mm.device::<u8>(8, &stream).unwrap();
+    // It waits, as every view of what a copy reads.
+    let _ = stream.copy_to_device(&host, &device).unwrap();
+    first_four(&mut host).unwrap().fill(2);
+    assert_eq!(host.as_slice().unwrap(), [2, 2, 2, 2, 1, 1, 1, 1]);
+    let mut back = filled(&mm, 8, 0);
+    let _ = stream.copy_to_host(&device, &mut back).unwrap();
+    assert_eq!(back.as_slice().unwrap(), [1; 8]);
 }

@@ -1,8 +1,8 @@
 //! Pointers that are freed twice, that point into a block, or that the manager never gave out (case B34).
 
 use crate::common::{
-    KIB, MODES, assert_sound,
-    checks::{KINDS, Kind, are_disjoint, figures, hex, refused, without_calls},
+    KIB, MIB, MODES, assert_sound,
+    checks::{KINDS, Kind, OWN_POOLS, are_disjoint, figures, hex, refused, without_calls},
     last_error, manager, manager_in,
 };
 use memmgr::{Error, MemoryManager, Stream};
@@ -381,5 +381,141 @@ fn a_double_free_is_told_after_the_block_has_merged_with_its_neighbours() {
         // SAFETY: the block is free already, so the call must refuse it.
         let error = unsafe { kind.free(&manager, block) }.unwrap_err();
         assert_eq!(error, Error::DoubleFree { ptr: block.addr() });
+    }
+}
+
+/// A guard's block is freed by its guard alone: its pointer is refused, whatever has happened to the block.
+#[test]
+fn a_guards_block_is_not_freed_by_its_pointer() {
+    for mode in MODES {
+        let manager = manager_in(mode);
+        let (stream, other) = (Stream::new().unwrap(), Stream::new().unwrap());
+        let mut pinned = manager.pinned_zeroed::<u8>(KIB).unwrap();
+        let refuse = |ptr: *mut c_void, what: &str| {
+            for (call, result) in frees(&manager, &stream, ptr) {
+                let error = result.unwrap_err();
+                assert!(
+                    matches!(error, Error::UnknownPointer { ptr: at, .. } if at == ptr.addr()),
+                    "{mode}, {what}, {call}: {error}"
+                );
+            }
+            // SAFETY: the block is a guard's, so the call must refuse it.
+            let error = unsafe { manager.free_device_on(ptr, &other) }.unwrap_err();
+            (error.to_string(), what.to_owned())
+        };
+        let says_guard = |(text, what): (String, String)| {
+            assert!(
+                text.contains("belongs to a guard"),
+                "{mode}, {what}: {text}"
+            );
+        };
+        // Just handed out, as long as nothing else has happened.
+        let device = manager.device::<u8>(KIB, &stream).unwrap();
+        says_guard(refuse(device.as_ptr(), "just handed out"));
+        // SAFETY: the block is a guard's, so the call must refuse it.
+        let error = unsafe { manager.free_pinned(pinned.as_ptr()) }.unwrap_err();
+        assert!(error.to_string().contains("drop it"), "{error}");
+        // With a copy in flight.
+        let _ = other.copy_to_device(&pinned, &device).unwrap();
+        says_guard(refuse(device.as_ptr(), "in use by another stream"));
+        // The next guard has another block, and the dropped one's is free once.
+        let next = manager.device::<u8>(KIB, &stream).unwrap();
+        assert_ne!(next.as_ptr(), device.as_ptr());
+        let address = device.as_ptr();
+        drop(device);
+        for (call, result) in frees(&manager, &stream, address) {
+            let text = result.unwrap_err().to_string();
+            assert!(!text.contains("guard"), "{mode}, {call}: {text}");
+        }
+        pinned.as_mut_slice().unwrap().fill(1);
+        drop((next, pinned));
+        assert_eq!(manager.stats().in_use(), 0, "{mode}");
+        assert_eq!(manager.stats().drop_failures, 0, "{mode}");
+        assert_sound(&manager);
+    }
+}
+
+/// What is asked for as a raw pointer is one, whoever had the memory before, and the other way round.
+#[test]
+fn memory_of_a_guard_that_is_gone_is_freed_by_pointer_when_it_is_handed_out_so() {
+    let manager = manager();
+    let stream = Stream::new().unwrap();
+    for _ in 0..3 {
+        let guard = manager.device::<u8>(KIB, &stream).unwrap();
+        let address = guard.as_ptr();
+        drop(guard);
+        let raw = manager.allocate_device_on(KIB, &stream).unwrap();
+        assert_eq!(raw, address);
+        // SAFETY: nobody uses the block.
+        unsafe { manager.free_device_on(raw, &stream).unwrap() };
+        let guard = manager.device::<u8>(KIB, &stream).unwrap();
+        assert_eq!(guard.as_ptr(), address);
+        // SAFETY: the block is a guard's, so the call must refuse it.
+        assert!(unsafe { manager.free_device_on(address, &stream) }.is_err());
+    }
+    assert_eq!(manager.stats().in_use(), 0);
+    assert_sound(&manager);
+}
+
+/// A refusal is not reported as a free.
+#[test]
+fn a_guard_that_is_not_freed_by_its_pointer_is_not_reported_as_freed() {
+    #[derive(Default)]
+    struct Frees(std::sync::atomic::AtomicUsize);
+    impl memmgr::Observer for Frees {
+        fn on_free(&self, _: memmgr::Place, _: std::ops::Range<usize>, _: memmgr::By) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+    for mode in MODES {
+        let manager = manager_in(mode);
+        let counted = std::sync::Arc::new(Frees::default());
+        manager.set_observer(counted.clone()).unwrap();
+        let stream = Stream::new().unwrap();
+        let guard = manager.device::<u8>(KIB, &stream).unwrap();
+        for (call, result) in frees(&manager, &stream, guard.as_ptr()) {
+            assert!(result.is_err(), "{mode}, {call}");
+        }
+        assert_eq!(
+            counted.0.load(std::sync::atomic::Ordering::SeqCst),
+            0,
+            "{mode}"
+        );
+        drop(guard);
+        assert_eq!(
+            counted.0.load(std::sync::atomic::Ordering::SeqCst),
+            1,
+            "{mode}"
+        );
+    }
+}
+
+/// Where no block can start, nothing was freed before; where one could, the text leaves both open.
+#[test]
+fn a_pointer_that_was_never_handed_out_is_not_said_to_be_freed_before() {
+    for kind in OWN_POOLS {
+        let manager = kind.manager();
+        let block = kind.allocate(&manager, 1000).unwrap();
+        let free = |ptr: *mut c_void| {
+            // SAFETY: no block starts there, so the call must refuse it.
+            unsafe { kind.free(&manager, ptr) }.unwrap_err()
+        };
+        let odd = free(block.wrapping_byte_add(MIB + 3));
+        assert!(
+            matches!(&odd, Error::UnknownPointer { reason, .. } if reason.contains("no block starts there")),
+            "{kind:?}: {odd}"
+        );
+        let even = free(block.wrapping_byte_add(MIB)).to_string();
+        assert!(
+            even.contains("or the pointer was never handed out"),
+            "{kind:?}: {even}"
+        );
+        // SAFETY: nobody uses the block.
+        unsafe { kind.free(&manager, block).unwrap() };
+        let inside = free(block.wrapping_byte_add(1));
+        assert!(
+            matches!(inside, Error::UnknownPointer { .. }),
+            "{kind:?}: {inside}"
+        );
     }
 }

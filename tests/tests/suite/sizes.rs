@@ -168,6 +168,9 @@ fn a_thousand_elements_without_a_size_take_no_memory() {
             assert!(!pinned.is_empty() && !device.is_empty());
             assert!(pinned.as_ptr().is_null() && device.as_ptr().is_null());
             assert_eq!(pinned.as_slice().unwrap().len(), 1000);
+            // Nobody counts to that.
+            let many = manager.pinned_zeroed::<()>(usize::MAX).unwrap();
+            assert_eq!(many.as_slice().unwrap().len(), usize::MAX);
             assert_eq!(pinned.as_mut_slice().unwrap().len(), 1000);
             assert!(
                 stream

@@ -352,3 +352,49 @@ fn memory_freed_by_a_handle_that_is_gone_is_the_streams_own() {
     assert_sound(&mm);
     mm.shutdown().unwrap();
 }
+
+/// Handles of one stream are equal, however they came about, and can be keys.
+// They are known by what never changes.
+#[allow(clippy::mutable_key_type)]
+#[test]
+fn streams_and_events_are_equal_if_they_are_the_same() {
+    use std::collections::HashMap;
+    let (a, b) = (Stream::new().unwrap(), Stream::new().unwrap());
+    // SAFETY: the stream lives as long as this handle.
+    let borrowed = unsafe { Stream::borrow_raw(a.as_raw()).unwrap() };
+    assert!(a == borrowed && a == a.clone() && a != b);
+    let names = HashMap::from([(a.clone(), "a"), (b.clone(), "b")]);
+    assert_eq!((names[&borrowed], names[&b]), ("a", "b"));
+    assert_eq!(
+        Stream::legacy(0).unwrap(),
+        Stream::legacy(0).unwrap(),
+        "the legacy stream of a device"
+    );
+    let (first, second) = (a.record().unwrap(), a.record().unwrap());
+    assert!(first == first.clone() && first != second);
+    let order = HashMap::from([(first.clone(), 1), (second.clone(), 2)]);
+    assert_eq!((order[&first.clone()], order[&second]), (1, 2));
+    a.synchronize().unwrap();
+    assert!(memmgr::Place::Device(1) < memmgr::Place::Pinned);
+}
+
+/// What CUDA does not permit in a host function says so.
+#[test]
+fn a_request_in_a_host_function_is_told_that_this_is_the_reason() {
+    use std::sync::mpsc;
+    let mm = std::sync::Arc::new(manager());
+    let stream = Stream::new().unwrap();
+    let (answer, answered) = mpsc::channel();
+    let inside = mm.clone();
+    stream
+        .launch_host(move || {
+            answer
+                .send(inside.allocate_device_at(0, 64 * MIB).map(drop))
+                .unwrap()
+        })
+        .unwrap();
+    stream.synchronize().unwrap();
+    let error = answered.recv().unwrap().unwrap_err();
+    assert_eq!(error.cuda_code(), Some(800), "{error}");
+    assert!(error.to_string().contains("host function"), "{error}");
+}

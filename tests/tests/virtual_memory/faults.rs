@@ -7,7 +7,7 @@ use crate::{
     stats, turn, virtual_memory,
 };
 #[cfg(feature = "sim")]
-use memmgr::{Config, Error, MemoryManager, PoolStats};
+use memmgr::{Config, DeviceSource, Error, MemoryManager, PoolStats};
 
 /// What a growth that fails must leave as it was.
 #[cfg(feature = "sim")]
@@ -78,7 +78,14 @@ fn addresses_are_asked_for_until_there_are_some() {
         let fault = cudart_sim::fail("cuMemAddressReserve", refused).times(1000);
         let error = manager.allocate_device(MIB).unwrap_err();
         assert!(error.is_out_of_memory(), "{error}");
+        for part in ["addresses of the process", "MEMMGR_DEVICE_SOURCE=malloc"] {
+            assert!(error.to_string().contains(part), "{error}");
+        }
         assert!(fault.fired() > 10);
+        // Who leaves it open is served.
+        let open = MemoryManager::new(Config::default().device_source(DeviceSource::Auto)).unwrap();
+        open.allocate_device(MIB).unwrap();
+        assert_eq!(open.stats().device[0].source, DeviceSource::Malloc);
         drop(fault);
         assert_eq!(stats(&manager).segments, 0);
         let fault = cudart_sim::fail("cuMemAddressReserve", refused).times(5);

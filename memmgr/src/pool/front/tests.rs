@@ -361,3 +361,26 @@ fn a_bin_that_is_full_gives_half_of_its_blocks_back() {
     assert_eq!(after.from_front - held, depth as u64 / 2);
     manager.check().unwrap();
 }
+
+#[test]
+fn a_guards_block_is_not_put_into_a_bin_by_its_pointer() {
+    let (manager, stream) = contended();
+    use_it();
+    let guard = manager.device::<u8>(4096, &stream).unwrap();
+    let address = guard.as_ptr();
+    drop(guard);
+    // From the bin, into which the guard has put it.
+    let raw = manager.allocate_device_on(4096, &stream).unwrap();
+    assert_eq!(raw, address);
+    free(&manager, raw, &stream).unwrap();
+    let guard = manager.device::<u8>(4096, &stream).unwrap();
+    assert_eq!(guard.as_ptr(), address);
+    let refused = free(&manager, address, &stream).unwrap_err();
+    assert!(
+        refused.to_string().contains("belongs to a guard"),
+        "{refused}"
+    );
+    drop(guard);
+    assert_eq!(manager.stats().device[0].best_fit.in_use, 0);
+    manager.check().unwrap();
+}

@@ -7,13 +7,12 @@
 
 use super::{Growth, Request, Ticket};
 use crate::{
-    cuda,
     error::{Error, Result},
     planted::{self, Mistake},
     pool::{
         GRANULE, Pool, State,
         arena::{Chunk, Idles, Move, Moving, PAGE, Plan, Planned, Taken},
-        mapped::{Mapped, parts},
+        mapped::{Mapped, is_out_of_memory, parts},
         observer::SegmentChange,
         segment,
     },
@@ -28,16 +27,6 @@ const MOVES: usize = 4;
 pub(super) const CALLS: u64 = 256;
 /// Growths for small requests add such a part of the pool.
 const STEPS: usize = 512;
-
-fn is_out_of_memory(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::Cuda {
-            code: cuda::OUT_OF_MEMORY,
-            ..
-        }
-    )
-}
 
 /// What a growth may do.
 #[derive(Debug, Clone, Copy)]
@@ -91,6 +80,7 @@ impl Pool {
                     Ok(state) => state,
                     Err(growth) => return Ok(growth),
                 };
+                state.no_addresses = false;
                 // All that could move and all that could come would not be enough.
                 if rounded > state.room().saturating_add(state.space.stats().idle) {
                     return Ok(Growth::Refused);
@@ -178,6 +168,7 @@ impl Pool {
         let plan = loop {
             let planned = {
                 let mut state = self.state.lock();
+                state.no_addresses = false;
                 state.plan(len, need)
             };
             match planned {
@@ -185,7 +176,9 @@ impl Pool {
                 Planned::NoRoom => return Ok(None),
                 Planned::NoAddresses if reserved => return Ok(None),
                 Planned::NoAddresses => {
-                    let (start, len) = mapped.reserve(len)?;
+                    let (start, len) = mapped.reserve(len).inspect_err(|error| {
+                        self.state.lock().no_addresses = is_out_of_memory(error);
+                    })?;
                     reserved = true;
                     let added = self.state.lock().space.add_range(start, len);
                     if let Err(error) = added {

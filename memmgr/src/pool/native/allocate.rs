@@ -161,6 +161,9 @@ impl Native {
             largest_idle: None,
             free_pieces: 0,
             initial: false,
+            // Asked of the last refusal alone.
+            idle_of_others: 0,
+            no_addresses: false,
             device_free: Some(free),
             limit: None,
             capacity: total,

@@ -6,7 +6,7 @@ use crate::{
     error::{Error, Result},
     event::Fence,
     planted::{self, Mistake},
-    pool::{FreeOn, Freed, segment::internal_stream},
+    pool::{FreeOn, Freed, Who, belongs_to_a_guard, segment::internal_stream},
     stream::{Handle, Stream, StreamCore, handle_of},
     sync::lock,
 };
@@ -19,8 +19,13 @@ impl Native {
     /// Frees a block in stream order; never waits on the host.
     ///
     /// `None`: no live block contains the address.
-    pub fn free(&self, address: usize, on: FreeOn<'_>) -> Result<Option<()>> {
-        if lock(&self.state).blocks.contains_key(&address) {
+    pub fn free(&self, address: usize, on: FreeOn<'_>, who: Who) -> Result<Option<()>> {
+        let known = (lock(&self.state).blocks.get(&address))
+            .map(|block| who.may_free(block.raw) || block.freed.is_some());
+        if let Some(may) = known {
+            if !may {
+                return Err(belongs_to_a_guard(address));
+            }
             context::check(self.device)?;
             // Only its own thread can record the point of the free, and only now: what is refused stays live.
             if let FreeOn::Stream(handle) = on

@@ -6,8 +6,8 @@ use crate::{
     event::Fence,
     out_of_memory::{Held, Holders},
     pool::{
-        Announced, BlockRange, FreeOn, Freed, Label, Leaving, LiveRange, Span, core_of, freed_by,
-        leave_to_graph, pending_uses, query_all, record,
+        Announced, BlockRange, FreeOn, Freed, Label, Leaving, LiveRange, Span, Who,
+        belongs_to_a_guard, core_of, freed_by, leave_to_graph, pending_uses, query_all, record,
         uses::{check_inside, kept_by_a_graph},
     },
     snapshot::{self, BlockState, Segment},
@@ -166,9 +166,12 @@ impl Native {
     }
 
     /// As [`crate::pool::Pool::announce_free`].
-    pub fn announce_free(&self, address: usize, on: FreeOn<'_>) -> Option<Announced> {
+    pub fn announce_free(&self, address: usize, on: FreeOn<'_>, who: Who) -> Option<Announced> {
         let mut state = lock(&self.state);
         let block = state.blocks.get_mut(&address)?;
+        if !who.may_free(block.raw) && block.freed.is_none() {
+            return Some(Announced::Refused(belongs_to_a_guard(address)));
+        }
         if block.held > 0 {
             return leave_to_graph(&mut block.freed, on, block.users.stream.as_ref());
         }
