@@ -1,5 +1,6 @@
-//! The random programs find mistakes: with a protection of the manager switched off, one of the first has a finding. In a
-//! process of its own, since what failed is left as it is.
+//! The random programs find mistakes: with a protection of the manager switched off, one of the first has a finding. Each
+//! mistake has a process of its own, since what failed is left as it is: work of a program in which a mistake was found may use
+//! memory that is gone, which ends the context.
 #![cfg(feature = "sim")]
 
 mod common;
@@ -16,24 +17,29 @@ mod worker;
 #[path = "random/world.rs"]
 mod world;
 
+use common::child;
 use memmgr::planted::Mistake;
-use std::sync::{Mutex, PoisonError};
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 const STEPS: u64 = 300;
 /// How many programs may pass without a finding.
 const PROGRAMS: u64 = 300;
 
-fn found(mistake: Mistake) {
-    // The schedule and the findings are those of the process.
+/// How long the programs of one mistake may take.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+fn alone(case: &str) {
+    // One process at a time: a machine may have few processors.
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    // Work of a program in which a mistake was found may have used memory that is gone, which ends the context.
-    // SAFETY: nothing of those programs is used any more.
-    unsafe {
-        if cuda_sys::cudaDeviceSynchronize().0 != 0 {
-            assert_eq!(cuda_sys::cudaDeviceReset().0, 0);
-        }
-    }
+    let (status, errors) = child::run(case, PATIENCE);
+    assert!(status.success(), "{errors}");
+}
+
+fn found(mistake: Mistake) {
     let mut failed = 0;
     for seed in 1..=PROGRAMS {
         let outcome = program::run(seed, STEPS, Some(mistake));
@@ -47,12 +53,21 @@ fn found(mistake: Mistake) {
 }
 
 macro_rules! mistakes {
-    ($($name:ident: $mistake:ident;)*) => {$(
-        #[test]
+    ($($name:ident: $mistake:ident;)*) => {
+        $(#[test]
         fn $name() {
-            found(Mistake::$mistake);
+            alone(stringify!($name));
+        })*
+
+        #[test]
+        fn the_case_that_the_environment_names() {
+            match std::env::var(child::CASE).as_deref() {
+                $(Ok(stringify!($name)) => found(Mistake::$mistake),)*
+                Ok(other) => panic!("no case is called {other}"),
+                Err(_) => {}
+            }
         }
-    )*};
+    };
 }
 
 // Three are beyond these programs: `JoinedUsesEndEarly` (no block has 64 uses in flight), `OrphansDoNotWait` (every manager is
