@@ -6,6 +6,10 @@ mod rig;
 
 use common::{MIB, assert_sound, last_error, manager};
 use memmgr::{Config, DeviceSource, Error, MemoryManager, Stream};
+use std::sync::{Mutex, PoisonError};
+
+/// Who asks for all memory of a GPU takes it from others meanwhile, where that is more than they can spare.
+static ALL_MEMORY: Mutex<()> = Mutex::new(());
 
 fn assert_clean(mm: &MemoryManager, what: &str) {
     assert_eq!(last_error(), 0, "{what} left an error behind");
@@ -73,6 +77,7 @@ fn a_refused_pinned_segment_that_a_trim_made_room_for_leaves_no_error() {
 /// B45 (b)
 #[test]
 fn a_request_above_all_memory_is_refused_and_leaves_no_error() {
+    let _turn = ALL_MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
     for mode in rig::modes() {
         let mm = common::manager_in(*mode);
         let stream = Stream::new().unwrap();
@@ -101,6 +106,7 @@ fn a_request_above_all_memory_is_refused_and_leaves_no_error() {
 /// B45 (c): up to a cap of the test's own, since the machine may be shared.
 #[test]
 fn after_memory_has_run_out_and_all_is_freed_everything_works_again() {
+    let _turn = ALL_MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
     // A small block anywhere in a pool of one piece takes a page.
     for (source, page) in [(DeviceSource::Malloc, 0), (DeviceSource::Auto, 2 * MIB)] {
         run_out_and_recover(source, 8 * 64 * MIB, page);
