@@ -329,6 +329,30 @@ static void virtual_memory() {
     OK(DRIVER(cuMemAddressFree)(*at, 4 * unit));
 }
 
+static void stream_calls() {
+    cudaStream_t s = stream();
+    size_t n = 199999;
+    char *d = (char *)malloc_device(n), *h = (char *)std::malloc(n), *out = (char *)std::malloc(n);
+    std::memset(h, 5, n);
+    OK(cudaHostRegister(h, n, 0));
+    Out<CUstreamCaptureStatus> status;
+    OK(DRIVER(cuStreamIsCapturing)(s, status));
+    HOLDS(*status == CU_STREAM_CAPTURE_STATUS_NONE);
+    OK(DRIVER(cuMemcpyHtoDAsync)((CUdeviceptr)d, h, n, s));
+    OK(DRIVER(cuMemcpyDtoHAsync)(out, (CUdeviceptr)d, n, s));
+    Out<cudaEvent_t> e;
+    OK(cudaEventCreate(e));
+    OK(DRIVER(cuEventRecord)(*e, s));
+    OK(cudaEventSynchronize(*e));
+    HOLDS(out[n - 1] == 5);
+    OK(cudaEventDestroy(*e));
+    OK(cudaHostUnregister(h));
+    std::free(h);
+    std::free(out);
+    OK(cudaFree(d));
+    OK(cudaStreamDestroy(s));
+}
+
 // What the sanitizer has to find.
 static int mistake(const char *which) {
     cudaStream_t s = stream();
@@ -370,6 +394,7 @@ int main(int argc, char **argv) {
         pools();
         graphs();
         virtual_memory();
+        stream_calls();
     }
     OK(cudaSetDevice(1));
     OK(cudaDeviceReset());

@@ -99,14 +99,14 @@ impl Fence {
         });
         match recorded {
             Ok((event, begun, ended)) => {
-                let fence = Arc::new(Self {
+                let fence = Self {
                     state: Mutex::new(State::Recorded),
                     begun: AtomicU64::new(begun),
                     ended: AtomicU64::new(ended),
-                    event: OnceLock::from(event),
                     ..Self::unrecorded(core.clone())
-                });
-                (fence, Ok(()))
+                };
+                let _ = fence.event.set(event);
+                (Arc::new(fence), Ok(()))
             }
             Err(error) => {
                 let fence = Self::open(core.clone());
