@@ -336,4 +336,43 @@ mod tests {
             stream.synchronize().unwrap();
         }
     }
+
+    /// The short way leaves the list that the long one makes, in the same order, or leaves it alone.
+    #[test]
+    fn a_use_that_replaces_the_last_one_gives_the_list_that_adding_it_gives() {
+        let streams = [(); 2].map(|()| Stream::new().unwrap());
+        let stuck = stuck(&streams);
+        let spans = [Span::ALL, Span::new(0, 8), Span::new(4, 8)];
+        let (mut list, mut replaced, mut random) = (Vec::new(), 0, 1u32);
+        let mut below = |most: usize| {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (random >> 16) as usize % most
+        };
+        for _ in 0..400 {
+            // Mostly one stream, and now and then a list that is done with.
+            let stream = &streams[usize::from(below(4) == 0)];
+            if below(4) == 0 {
+                list.clear();
+            }
+            let new = used(stream, spans[below(3)], below(2) == 0);
+            let (mut short, mut long) = (list.clone(), list);
+            add_use(&mut long, new.clone());
+            if replace(&mut short, new.span, &new.fence, new.writes) {
+                replaced += 1;
+            } else {
+                add_use(&mut short, new);
+            }
+            let facts = |list: &[Use]| -> Vec<(u64, Span, bool)> {
+                let of = |used: &Use| (used.fence.uid, used.span, used.writes);
+                list.iter().map(of).collect()
+            };
+            assert_eq!(facts(&short), facts(&long));
+            list = long;
+        }
+        assert!(replaced > 50, "{replaced}");
+        drop(stuck);
+        for stream in &streams {
+            stream.synchronize().unwrap();
+        }
+    }
 }
