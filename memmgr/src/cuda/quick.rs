@@ -8,9 +8,6 @@ use super::{
 };
 use cuda_sys as sys;
 
-/// The highest handle of a default stream: which streams those are is the runtime's business.
-const LAST_DEFAULT: usize = 2;
-
 /// What a function of the driver has done in place of the runtime's `which`, or answered. `None` if nothing has happened: the
 /// runtime is to be called.
 #[inline]
@@ -19,7 +16,8 @@ pub(super) fn by_driver<T>(
     stream: RawStream,
     f: impl FnOnce(&sys::StreamCalls) -> Option<T>,
 ) -> Option<T> {
-    if stream.0 <= LAST_DEFAULT || gate(which).is_err() {
+    // Which streams the handles of default streams mean is the runtime's business; this is the highest of them.
+    if stream.0 <= sys::cudaStreamPerThread.addr() || gate(which).is_err() {
         return None;
     }
     let done = f(sys::stream_calls()?);

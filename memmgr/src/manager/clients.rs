@@ -1,7 +1,10 @@
 //! What bindings for other languages need besides: whether the manager can be used, failures that nobody was told of, and limits
 //! of single devices.
 
-use super::{MemoryManager, inner::Home};
+use super::{
+    MemoryManager,
+    inner::{Home, no_device},
+};
 use crate::{
     checker,
     config::is_share,
@@ -73,9 +76,7 @@ impl MemoryManager {
         if (0..count).contains(&ordinal) {
             return Ok(());
         }
-        Err(Error::WrongDevice {
-            reason: format!("there is no device {ordinal}; this machine has {count}"),
-        })
+        Err(no_device(ordinal, usize::try_from(count).unwrap_or(0)))
     }
 
     /// Whether this process can use the manager at all; makes no CUDA call.

@@ -85,6 +85,13 @@ impl Home {
     }
 }
 
+/// The error for an ordinal that none of so many devices has.
+pub(super) fn no_device(ordinal: i32, count: usize) -> Error {
+    Error::WrongDevice {
+        reason: format!("there is no device {ordinal}; this machine has {count}"),
+    }
+}
+
 impl DeviceState {
     pub(super) fn pools_supported(&self) -> Result<bool> {
         if let Some(supported) = self.pools_supported.get() {
@@ -155,12 +162,7 @@ impl Inner {
         let place = usize::try_from(ordinal)
             .ok()
             .and_then(|index| devices.get(index))
-            .ok_or_else(|| Error::WrongDevice {
-                reason: format!(
-                    "there is no device {ordinal}; this machine has {}",
-                    devices.len()
-                ),
-            })?;
+            .ok_or_else(|| no_device(ordinal, devices.len()))?;
         let requested = lock(&self.config).requested_source();
         let source = match requested.on(ordinal)? {
             DeviceSource::Virtual if requested == DeviceSource::Auto => {
