@@ -7,6 +7,7 @@ use crate::{
     CUmemLocation, CUmemLocationType, cudaDriverEntryPointQueryResult, cudaError,
     cudaGetDriverEntryPointFlags, cudaGraph_t, cudaMemAllocationHandleType, cudaMemAllocationType,
     cudaMemLocation, cudaMemLocationType, cudaMemPoolProps, cudaStream_t, cudaStreamCaptureStatus,
+    found::Found,
 };
 use std::{
     ffi::{CStr, c_int, c_uint, c_ulonglong, c_void},
@@ -125,16 +126,16 @@ pub fn driver_entry_point(name: &CStr, version: c_uint) -> Result<*mut c_void, c
 /// # Errors
 ///
 /// The driver's code: 201 if there is no such context, 709 if it was destroyed (by `cudaDeviceReset`, for example); 500 with a
-/// driver from before 12.0, which cannot tell.
+/// driver from before 12.0, which cannot tell; 800 where the first question of the process comes from a host function.
 pub fn context_id(context: usize) -> Result<u64, i32> {
     type GetId = unsafe extern "C" fn(*mut c_void, *mut c_ulonglong) -> c_int;
-    static FUNCTION: std::sync::OnceLock<Option<GetId>> = std::sync::OnceLock::new();
-    let function = FUNCTION.get_or_init(|| {
-        let address = quietly(|| driver_entry_point(c"cuCtxGetId", 12000)).ok()?;
+    static FUNCTION: Found<GetId> = Found::new();
+    let function = FUNCTION.get(|| {
+        let address = driver_entry_point(c"cuCtxGetId", 12000)?;
         // SAFETY: the driver's function of that name and version has this signature.
-        Some(unsafe { mem::transmute::<*mut c_void, GetId>(address) })
+        Ok(unsafe { mem::transmute::<*mut c_void, GetId>(address) })
     });
-    let get_id = function.ok_or(cudaError::cudaErrorSymbolNotFound.0 as i32)?;
+    let get_id = function.map_err(|e| e.0 as i32)?;
     let mut id = 0;
     // SAFETY: the driver answers a handle that names no context with an error, and writes through a pointer to one number.
     let error = unsafe { get_id(ptr::with_exposed_provenance_mut(context), &mut id) };
@@ -144,28 +145,17 @@ pub fn context_id(context: usize) -> Result<u64, i32> {
 /// The handle of the context that is current on this thread; `None` if there is none. Leaves no error behind.
 pub fn current_context() -> Option<usize> {
     type GetCurrent = unsafe extern "C" fn(*mut *mut c_void) -> c_int;
-    static FUNCTION: std::sync::OnceLock<Option<GetCurrent>> = std::sync::OnceLock::new();
-    let get_current = (*FUNCTION.get_or_init(|| {
-        let address = quietly(|| driver_entry_point(c"cuCtxGetCurrent", 4000)).ok()?;
+    static FUNCTION: Found<GetCurrent> = Found::new();
+    let function = FUNCTION.get(|| {
+        let address = driver_entry_point(c"cuCtxGetCurrent", 4000)?;
         // SAFETY: the driver's function of that name and version has this signature.
-        Some(unsafe { mem::transmute::<*mut c_void, GetCurrent>(address) })
-    }))?;
+        Ok(unsafe { mem::transmute::<*mut c_void, GetCurrent>(address) })
+    });
+    let get_current = function.ok()?;
     let mut context = ptr::null_mut();
     // SAFETY: the function writes through a pointer to one pointer.
     let error = unsafe { get_current(&mut context) };
     (error == 0 && !context.is_null()).then(|| context.expose_provenance())
-}
-
-/// Takes an error that `f` has left out of `cudaGetLastError`, if there was none before.
-pub(crate) fn quietly<T>(f: impl FnOnce() -> T) -> T {
-    // SAFETY: the functions have no preconditions.
-    let before = unsafe { crate::cudaPeekAtLastError() };
-    let value = f();
-    if before == cudaError::cudaSuccess {
-        // SAFETY: as above.
-        unsafe { crate::cudaGetLastError() };
-    }
-    value
 }
 
 /// The device that a stream belongs to.

@@ -65,6 +65,7 @@
 compile_error!("cuda-sys supports Linux on x86-64 and on aarch64 only");
 
 mod compat;
+mod found;
 #[cfg(feature = "nvtx")]
 pub mod nvtx;
 mod stream_calls;

@@ -2,13 +2,12 @@
 //! error behind in `cudaGetLastError`.
 
 use crate::{
-    compat::{driver_entry_point, quietly},
-    cudaEvent_t, cudaStream_t, cudaStreamCaptureStatus,
+    compat::driver_entry_point, cudaError, cudaEvent_t, cudaStream_t, cudaStreamCaptureStatus,
+    found::Found,
 };
 use std::{
     ffi::{CStr, c_int, c_uint, c_void},
     mem,
-    sync::OnceLock,
 };
 
 /// The version in which the last of these functions came.
@@ -30,20 +29,20 @@ pub struct StreamCalls {
     is_capturing: IsCapturing,
 }
 
-/// The functions; `None` where the driver lacks one of them.
+/// The functions; `None` where the driver lacks one of them, or may not be asked for them (in a host function).
 #[inline]
 pub fn stream_calls() -> Option<&'static StreamCalls> {
-    static FOUND: OnceLock<Option<StreamCalls>> = OnceLock::new();
-    FOUND.get_or_init(|| quietly(StreamCalls::find)).as_ref()
+    static FOUND: Found<StreamCalls> = Found::new();
+    FOUND.get(StreamCalls::find).ok()
 }
 
 impl StreamCalls {
-    fn find() -> Option<Self> {
-        let find = |name: &CStr| driver_entry_point(name, SINCE).ok();
+    fn find() -> Result<Self, cudaError> {
+        let find = |name: &CStr| driver_entry_point(name, SINCE);
         // SAFETY: the driver's functions of these names and that version have these signatures: device pointers are 64-bit
         // numbers, results 32-bit ones; streams, events and the status of a capture are the runtime's.
         unsafe {
-            Some(Self {
+            Ok(Self {
                 to_device: mem::transmute::<*mut c_void, ToDevice>(find(c"cuMemcpyHtoDAsync")?),
                 to_host: mem::transmute::<*mut c_void, ToHost>(find(c"cuMemcpyDtoHAsync")?),
                 record: mem::transmute::<*mut c_void, Record>(find(c"cuEventRecord")?),

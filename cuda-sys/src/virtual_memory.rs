@@ -4,13 +4,13 @@
 use crate::{
     CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationProp, CUmemAllocationType,
     CUmemLocationType,
-    compat::{cu_mem_location, driver_entry_point, quietly},
+    compat::{cu_mem_location, driver_entry_point},
     cudaError,
+    found::Found,
 };
 use std::{
     ffi::{CStr, c_int, c_uint, c_ulonglong, c_void},
     mem,
-    sync::OnceLock,
 };
 
 /// The version in which these functions came.
@@ -35,10 +35,10 @@ pub struct VirtualMemory {
     set_access: SetAccess,
 }
 
-/// The functions; `None` where the driver lacks one of them.
+/// The functions; `None` where the driver lacks one of them, or may not be asked for them (in a host function).
 pub fn virtual_memory() -> Option<&'static VirtualMemory> {
-    static FOUND: OnceLock<Option<VirtualMemory>> = OnceLock::new();
-    FOUND.get_or_init(|| quietly(VirtualMemory::find)).as_ref()
+    static FOUND: Found<VirtualMemory> = Found::new();
+    FOUND.get(VirtualMemory::find).ok()
 }
 
 /// An attribute of a device by the driver's number (`cuDeviceGetAttribute`), of which the runtime's are a part. The driver is in
@@ -48,13 +48,13 @@ pub fn virtual_memory() -> Option<&'static VirtualMemory> {
 /// The driver's code: 1 for an attribute that it does not know, 500 where the function is missing.
 pub fn driver_attribute(device: c_int, attribute: c_uint) -> Result<c_int, i32> {
     type GetAttribute = unsafe extern "C" fn(*mut c_int, c_uint, c_int) -> c_int;
-    static FUNCTION: OnceLock<Option<GetAttribute>> = OnceLock::new();
-    let function = FUNCTION.get_or_init(|| {
-        let address = quietly(|| driver_entry_point(c"cuDeviceGetAttribute", 2000)).ok()?;
+    static FUNCTION: Found<GetAttribute> = Found::new();
+    let function = FUNCTION.get(|| {
+        let address = driver_entry_point(c"cuDeviceGetAttribute", 2000)?;
         // SAFETY: the driver's function of that name and version has this signature; a device is its ordinal.
-        Some(unsafe { mem::transmute::<*mut c_void, GetAttribute>(address) })
+        Ok(unsafe { mem::transmute::<*mut c_void, GetAttribute>(address) })
     });
-    let get = function.ok_or(cudaError::cudaErrorSymbolNotFound.0 as i32)?;
+    let get = function.map_err(|e| e.0 as i32)?;
     let mut value = 0;
     // SAFETY: the function writes through a pointer to one number, and answers wrong numbers with an error.
     check(unsafe { get(&mut value, attribute, device) })?;
@@ -66,12 +66,12 @@ fn check(code: c_int) -> Result<(), i32> {
 }
 
 impl VirtualMemory {
-    fn find() -> Option<Self> {
-        let find = |name: &CStr| driver_entry_point(name, SINCE).ok();
+    fn find() -> Result<Self, cudaError> {
+        let find = |name: &CStr| driver_entry_point(name, SINCE);
         // SAFETY: the driver's functions of these names and that version have these signatures: device pointers and handles are
         // 64-bit numbers, results 32-bit ones.
         unsafe {
-            Some(Self {
+            Ok(Self {
                 reserve: mem::transmute::<*mut c_void, Reserve>(find(c"cuMemAddressReserve")?),
                 free: mem::transmute::<*mut c_void, Range>(find(c"cuMemAddressFree")?),
                 create: mem::transmute::<*mut c_void, Create>(find(c"cuMemCreate")?),

@@ -9,6 +9,7 @@ use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
     ffi::c_void,
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 /// Counts what this thread allocates.
@@ -92,15 +93,20 @@ fn configs(bytes: usize) -> [Config; 2] {
     ]
 }
 
+/// The device has not memory enough for two of the tests at once.
+static DEVICE: Mutex<()> = Mutex::new(());
+
 /// A manager, a stream, and the blocks that a workload holds.
 struct Bench {
     manager: MemoryManager,
     stream: Stream,
     live: Vec<*mut c_void>,
+    _turn: MutexGuard<'static, ()>,
 }
 
 impl Bench {
     fn new(room: usize, config: Config) -> Self {
+        let turn = DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
         // The checker allocates too.
         #[cfg(feature = "sim")]
         cudart_sim::check(cudart_sim::Check::Off);
@@ -108,6 +114,7 @@ impl Bench {
             live: Vec::with_capacity(room),
             stream: Stream::new().expect("a stream"),
             manager: MemoryManager::new(config).expect("the settings are valid"),
+            _turn: turn,
         }
     }
 
