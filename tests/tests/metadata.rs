@@ -257,6 +257,7 @@ fn count_allocations_of_warm_passes(config: Config) {
     }
     found.push(("holes", bench.third_pass(|bench| bench.pairs(1024, 1000))));
     bench.free_rest();
+    bench.manager.shutdown().expect("all is free");
     println!("allocations of the third passes: {found:?}");
     assert!(found.iter().all(|(_, count)| *count == 0), "{found:?}");
 }

@@ -362,3 +362,34 @@ fn of_a_limit_in_bytes_and_one_as_a_share_the_lower_counts() {
         }
     }
 }
+
+/// A manager that is dropped leaves its memory to a later call of any other one.
+#[test]
+fn what_dropped_managers_have_left_is_there_for_a_request_that_needs_it() {
+    sim_only!("the device has 512 MiB");
+    let _turn = turn();
+    for source in [DeviceSource::Malloc, DeviceSource::Virtual] {
+        for (initial, busy) in [(0, false), (0, true), (400 * MIB, false), (400 * MIB, true)] {
+            let config = Config::default().device_source(source);
+            let (gate, stream) = (Gate::new(), Stream::new().unwrap());
+            {
+                let mm = MemoryManager::new(config.clone()).unwrap();
+                let block = mm.allocate_device_on(300 * MIB, &stream).unwrap();
+                if busy {
+                    stall(&stream, &gate);
+                }
+                // SAFETY: only what is in the stream uses the block.
+                unsafe { mm.free_device_on(block, &stream).unwrap() };
+            }
+            assert!(rig::mem_get_info().0 <= 212 * MIB);
+            let opened = gate.open_after(Duration::from_millis(20));
+            let mm = MemoryManager::new(config.device_pool_size(initial)).unwrap();
+            let other = Stream::new().unwrap();
+            let block = mm.allocate_device_on(400 * MIB, &other).unwrap();
+            // SAFETY: nobody uses the block.
+            unsafe { mm.free_device_on(block, &other).unwrap() };
+            opened.join().unwrap();
+            mm.shutdown().unwrap();
+        }
+    }
+}

@@ -5,7 +5,7 @@ use crate::{
     capture,
     error::{Error, Place, Result},
     out_of_memory::OutOfMemory,
-    pool::{Pool, native::Family},
+    pool::{Pool, native::Family, segment},
 };
 
 /// How often the hook of [`MemoryManager::on_out_of_memory`](super::MemoryManager::on_out_of_memory) is asked for one
@@ -98,7 +98,13 @@ impl Inner {
         let mut waited = Vec::new();
         loop {
             let (released, failed) = match step {
-                Step::Trim => (served.released(), false),
+                Step::Trim => {
+                    // It gives back what dropped managers have left, too, and counts only its own.
+                    let orphans = segment::has_orphans();
+                    let released = served.released();
+                    let others = orphans && !segment::has_orphans();
+                    (released.max(usize::from(others)), false)
+                }
                 Step::Segment => match served.pool.settle_segments(&refusal) {
                     Ok(true) => (served.released(), false),
                     Ok(false) => (0, false),
