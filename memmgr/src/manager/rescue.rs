@@ -60,7 +60,7 @@ impl Inner {
                 if self.hook.ask(&refusal) != Some(true) {
                     break;
                 }
-                let again = match allocate() {
+                let again = match served.again(allocate) {
                     Err(Error::OutOfMemory(again)) => self.relieve(again, allocate, served),
                     other => other,
                 };
@@ -131,7 +131,7 @@ impl Inner {
                 }
             };
             if released > 0 {
-                match allocate() {
+                match served.again(allocate) {
                     Err(Error::OutOfMemory(again)) => refusal = again,
                     other => return other,
                 }
@@ -158,6 +158,15 @@ enum Step {
 }
 
 impl Served<'_> {
+    /// Tries again, of which only the last time counts as refused.
+    fn again(&self, allocate: &dyn Fn() -> Result<usize>) -> Result<usize> {
+        match self.native {
+            Some((state, Some(family))) => state.native.uncount_failure(family),
+            _ => self.pool.uncount_failure(),
+        }
+        allocate()
+    }
+
     /// Gives back what is idle; the bytes. A failure must not hide that memory has run out.
     fn released(&self) -> usize {
         (self.trim)().unwrap_or_else(|error| {

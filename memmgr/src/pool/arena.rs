@@ -19,7 +19,7 @@ mod tests;
 pub(super) use plan::{Move, Moving, Plan, Planned};
 
 use self::aliases::Aliases;
-use super::best_fit::{Kind, Piece, Slot, Space};
+use super::best_fit::{Datum, Kind, Piece, Slot, Space};
 use crate::cuda::virtual_memory::RawChunk;
 use std::{collections::BTreeMap, ops::Range};
 
@@ -70,7 +70,7 @@ impl Arena {
     }
 
     /// Takes everything out of the books that the plan needs.
-    pub fn begin<T: Default>(&mut self, space: &mut Space<T>, plan: &Plan) {
+    pub fn begin<T: Datum>(&mut self, space: &mut Space<T>, plan: &Plan) {
         for (slot, range) in &plan.hold {
             let done = space.unmap(*slot, range.start, range.len());
             debug_assert!(done, "what a plan holds is idle");
@@ -93,7 +93,7 @@ impl Arena {
     }
 
     /// The plan has been carried out: `made` are the new chunks.
-    pub fn finish<T: Default>(
+    pub fn finish<T: Datum>(
         &mut self,
         space: &mut Space<T>,
         plan: &Plan,
@@ -117,7 +117,7 @@ impl Arena {
     }
 
     /// The plan has failed, and everything is as before, but that the first `cleared` of the aliases that it cleared are gone.
-    pub fn undo<T: Default>(&mut self, space: &mut Space<T>, plan: &Plan, cleared: usize) {
+    pub fn undo<T: Datum>(&mut self, space: &mut Space<T>, plan: &Plan, cleared: usize) {
         for one in &plan.moves {
             match one.from {
                 Some(from) => drop(self.chunks.insert(from, one.chunk)),
@@ -155,7 +155,7 @@ impl Arena {
 
     /// Takes chunks that nothing uses out of the books, until that makes `most` bytes: those that are mapped nowhere, and then, from
     /// the highest address down, those of the ranges for which `wanted` says so.
-    pub fn take_idle<T: Default>(
+    pub fn take_idle<T: Datum>(
         &mut self,
         space: &mut Space<T>,
         most: usize,
@@ -212,7 +212,7 @@ impl Arena {
     }
 
     /// Takes the aliases out that lie in ranges of which nothing has memory.
-    pub fn take_aliases_of_empty<T: Default>(&mut self, space: &Space<T>) -> Vec<(usize, Chunk)> {
+    pub fn take_aliases_of_empty<T: Datum>(&mut self, space: &Space<T>) -> Vec<(usize, Chunk)> {
         let ranges: Vec<Range<usize>> = (space.segments())
             .map(|segment| segment.base..segment.base.saturating_add(segment.len))
             .filter(|range| space.gap_at(range.start) == Some(range.end))
@@ -231,7 +231,7 @@ impl Arena {
     }
 
     /// Of what [`Arena::take_idle`] has taken, `gone` bytes are gone, and the rest comes back.
-    pub fn put_back<T: Default>(&mut self, space: &mut Space<T>, rest: Idles, gone: usize) {
+    pub fn put_back<T: Datum>(&mut self, space: &mut Space<T>, rest: Idles, gone: usize) {
         space.drop_held(gone);
         for Taken { start, chunk, len } in rest.mapped {
             self.chunks.insert(start, chunk);
@@ -253,7 +253,7 @@ impl Arena {
     }
 
     /// The chunks in which no live block lies; nobody uses the books afterwards.
-    pub fn take_unused<T: Default>(&mut self, space: &Space<T>) -> Idles {
+    pub fn take_unused<T: Datum>(&mut self, space: &Space<T>) -> Idles {
         let mut live = space
             .live_blocks()
             .map(|block| block.addr..block.addr + block.len)
@@ -283,7 +283,7 @@ impl Arena {
     }
 
     /// What the books of the space and of the chunks say of each other.
-    pub fn check<T: Default>(&self, space: &Space<T>) -> Result<(), String> {
+    pub fn check<T: Datum>(&self, space: &Space<T>) -> Result<(), String> {
         let mut behind = 0;
         for (start, chunk) in &self.chunks {
             if *start < behind || !start.is_multiple_of(PAGE) || !chunk.len.is_multiple_of(PAGE) {

@@ -129,7 +129,7 @@ impl State {
         // Made where the block is taken, and only then.
         let datum = |owner| {
             *asked = asked.wrapping_add(size);
-            Live::new(size, place, owner, raw)
+            Live::new(place, owner, raw)
         };
         let taken = self.space.take_single(size, own, datum)?;
         let Single {
@@ -214,28 +214,25 @@ impl State {
         let Some(slot) = self.space.find(address) else {
             return false;
         };
-        let fronted = self
-            .space
-            .data_at(slot)
-            .is_some_and(|live| live.front().is_some());
-        if fronted && !self.recall(front, address) {
+        let known = self.space.data_at(slot).map(Live::plain);
+        if known == Some(None) && !self.recall(front, address) {
             return false;
         }
         let Some(live) = self.space.data_at(slot) else {
             return false;
         };
-        let Some(place) = self.order.plain_place(live, on) else {
+        let Some((place, inherited)) = self.order.plain_place(live, on) else {
             return false;
         };
-        let inherited = live.inherited;
-        self.counters.asked = self.counters.asked.wrapping_sub(live.requested);
+        let requested = self.space.requested_at(slot);
+        self.counters.asked = self.counters.asked.wrapping_sub(requested);
         self.give_back_plain(slot, place, inherited)
     }
 
     /// The block stays live, though it was counted as given back. Answers that it was not given back.
     #[cold]
     fn ask_again(&mut self, slot: Slot) -> bool {
-        let requested = self.space.data_at(slot).map_or(0, |live| live.requested);
+        let requested = self.space.requested_at(slot);
         self.counters.asked = self.counters.asked.wrapping_add(requested);
         false
     }
@@ -280,19 +277,19 @@ impl State {
 
 impl Order {
     /// The stream in whose order a block is freed, of which nothing is known but where it came from; `None` if it is no such
-    /// block, or a guard's and not freed by that.
+    /// block, or a guard's and not freed by that. And the owner of the memory that it was made of.
     #[inline]
-    fn plain_place(&self, live: &Live, on: FreeOn<'_>) -> Option<Option<Place>> {
+    fn plain_place(&self, live: &Live, on: FreeOn<'_>) -> Option<(Option<Place>, OwnerId)> {
+        let inherited = live.plain()?;
         let place = live.stream();
         let is_on = |core| place.is_some_and(|place| self.is_at(place, core));
-        let plain = live.is_plain()
-            && match on {
-                FreeOn::Recorded => live.raw && place.is_none(),
-                FreeOn::Stream(handle) => live.raw && is_on(handle.core()),
-                FreeOn::Core(core) => live.raw && is_on(core),
-                FreeOn::Allocating => true,
-            };
-        plain.then_some(place)
+        let plain = match on {
+            FreeOn::Recorded => live.raw() && place.is_none(),
+            FreeOn::Stream(handle) => live.raw() && is_on(handle.core()),
+            FreeOn::Core(core) => live.raw() && is_on(core),
+            FreeOn::Allocating => true,
+        };
+        plain.then_some((place, inherited))
     }
 
     /// Whose the memory of such a block is afterwards, made of memory of `inherited`; `None` if that is not simple.

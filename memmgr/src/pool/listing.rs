@@ -63,9 +63,10 @@ impl Pool {
                 let waits = waits.or_insert_with(|| Waits::of(state, owner));
                 (block.state, block.stream) = (waits.state, waits.stream);
             }
-            Seen::Live(live) => {
+            Seen::Live(live, requested) => {
                 block.stream = state.order.core(live.stream()).map(|core| core.id());
-                let fronted = live.front().and_then(|number| self.front.look(number));
+                let number = state.extras.front(live);
+                let fronted = number.and_then(|number| self.front.look(number));
                 if fronted.is_some_and(|fronted| fronted.in_bin) {
                     // Freed, and kept ready for the thread that had it.
                     block.state = match block.stream {
@@ -74,8 +75,8 @@ impl Pool {
                     };
                     return Some(block);
                 }
-                block.requested = fronted.map_or(live.requested, |fronted| fronted.requested);
-                block.raw = fronted.map_or(live.raw, |fronted| fronted.raw);
+                block.requested = fronted.map_or(requested, |fronted| fronted.requested);
+                block.raw = fronted.map_or(live.raw(), |fronted| fronted.raw);
                 let extra = state.extras.of(live);
                 block.state = match extra.freed {
                     Some(_) => BlockState::KeptByGraph,

@@ -589,15 +589,16 @@ impl State {
         let Some(slot) = self.space.find(address) else {
             return;
         };
-        let Some(live) = self.space.data_at_mut(slot).map(std::mem::take) else {
+        let Some(live) = self.space.data_at(slot).copied() else {
             return;
         };
+        let requested = self.space.requested_at(slot);
         // The stream did not come to follow the marks: they must all stay.
         let (owner, _) = self
             .order
             .owner_for_free(&live.on_no_stream(), &self.extras, None);
         let _ = self.space.free_at(slot, owner);
-        self.forget(&live);
+        self.forget(&live, requested);
     }
 }
 

@@ -45,7 +45,7 @@ use crate::{
     sync::{Condvar, atomic::AtomicBool, thread::ThreadId},
 };
 use arena::Arena;
-use best_fit::{ClassId, FreeError, OwnerId, Slot, Space, Taken};
+use best_fit::{ClassId, FreeError, LiveInfo, OwnerId, Slot, Space, Taken};
 use front::Front;
 use hit::Missed;
 use live::{Extra, Extras, Live, Place as StreamPlace};
@@ -307,7 +307,7 @@ impl Pool {
                 };
             };
             if let Some(live) = state.space.data_at(slot)
-                && !who.may_free(live.raw)
+                && !who.may_free(live.raw())
                 && state.extras.of(live).freed.is_none()
             {
                 return Err(belongs_to_a_guard(address));
@@ -513,6 +513,12 @@ impl Pool {
         state.counters.peaks.since(scope, state.watermark())
     }
 
+    /// A request that was refused is made again.
+    pub fn uncount_failure(&self) {
+        let counters = &mut self.state.lock().counters;
+        counters.failures = counters.failures.saturating_sub(1);
+    }
+
     /// A scope has ended.
     pub fn end_peak(&self, scope: u64) {
         let mut state = self.state.lock();
@@ -521,8 +527,10 @@ impl Pool {
     }
 
     /// What was asked for of a live block, in bytes.
-    fn requested(&self, live: &Live) -> usize {
-        let fronted = live.front().and_then(|number| self.front.look(number));
+    fn requested(&self, extras: &Extras, live: &LiveInfo<'_, Live>) -> usize {
+        let fronted = extras
+            .front(live.data)
+            .and_then(|number| self.front.look(number));
         fronted.map_or(live.requested, |fronted| fronted.requested)
     }
 
@@ -534,14 +542,15 @@ impl Pool {
             .space
             .live_blocks()
             .filter_map(|live| {
-                let fronted = live.data.front().and_then(|number| self.front.look(number));
+                let number = state.extras.front(live.data);
+                let fronted = number.and_then(|number| self.front.look(number));
                 if fronted.is_some_and(|fronted| fronted.in_bin) {
                     return None;
                 }
                 Some(LiveRange {
                     start: live.addr,
-                    len: fronted.map_or(live.data.requested, |fronted| fronted.requested),
-                    raw: fronted.map_or(live.data.raw, |fronted| fronted.raw),
+                    len: fronted.map_or(live.requested, |fronted| fronted.requested),
+                    raw: fronted.map_or(live.data.raw(), |fronted| fronted.raw),
                     kept: state.extras.of(live.data).freed.is_some(),
                     stream: state.order.core(live.data.stream()).map(|core| core.id()),
                     label: Label::of(state.extras.of(live.data).label.as_deref()),
@@ -560,8 +569,12 @@ impl Pool {
             extras,
             ..
         } = &mut *guard;
-        let live = space.live(address)?.data;
-        if !who.may_free(live.raw) && extras.of(live).freed.is_none() {
+        let LiveInfo {
+            data: live,
+            requested,
+            ..
+        } = space.live(address)?;
+        if !who.may_free(live.raw()) && extras.of(live).freed.is_none() {
             return Some(Announced::Refused(belongs_to_a_guard(address)));
         }
         let stream = order.core(live.stream());
@@ -573,7 +586,7 @@ impl Pool {
         let inherited = !extras.inherited(live).all(|id| order.is_complete(id));
         let by = freed_by(on, stream, &extras.of(live).uses, inherited);
         Some(Announced::Now(Leaving {
-            size: live.requested,
+            size: requested,
             by,
             stream: core_of(on, stream).map(|core| core.id()),
             mode: self.mode(),
@@ -615,7 +628,9 @@ impl Pool {
         };
         let before = counted();
         let blocks = state.space.live_blocks();
-        let walked = blocks.fold(0, |sum, live| self.requested(live.data).wrapping_add(sum));
+        let walked = blocks.fold(0, |sum, live| {
+            self.requested(&state.extras, &live).wrapping_add(sum)
+        });
         let after = counted();
         if before == after && walked != after {
             return Err(format!(
@@ -681,7 +696,7 @@ impl State {
             self.order.hold(first);
         }
         if let Some(live) = self.space.data_at_mut(taken.slot) {
-            *live = Live::new(requested, place, first, raw);
+            *live = Live::new(place, first, raw);
             if !more.is_empty()
                 && let Some(extra) = self.extras.make(live)
             {
@@ -728,23 +743,20 @@ impl State {
             FreeOn::Core(core) => Some(core.clone()),
             FreeOn::Allocating => stream.cloned(),
         };
-        let live = std::mem::take(live);
+        let live = *live;
+        let requested = space.requested_at(slot);
         let (owner, single) = order.owner_for_free(&live, extras, core.as_ref());
         if let Err(error) = space.free_at(slot, owner) {
-            // The block stays what it was.
-            if let Some(place) = space.data_at_mut(slot) {
-                *place = live;
-            }
             return Err(free_error(address, error));
         }
-        self.forget(&live);
+        self.forget(&live, requested);
         self.note_empty();
         Ok(Some(single))
     }
 
-    /// A block that carried this is gone.
-    fn forget(&mut self, live: &Live) {
-        self.counters.asked = self.counters.asked.wrapping_sub(live.requested);
+    /// A block that carried this, and of which so much was asked for, is gone.
+    fn forget(&mut self, live: &Live, requested: usize) {
+        self.counters.asked = self.counters.asked.wrapping_sub(requested);
         if let Some(place) = live.stream() {
             self.order.unname(place);
         }
@@ -759,12 +771,7 @@ impl State {
         let Some(live) = self.space.data_mut(address) else {
             return;
         };
-        let first = std::mem::take(&mut live.inherited);
-        let more = self
-            .extras
-            .of_mut(live)
-            .map(|extra| std::mem::take(&mut extra.inherited));
-        for id in std::iter::once(first).chain(more.unwrap_or_default()) {
+        for id in self.extras.disinherit(live) {
             self.order.release(id, &self.space);
         }
     }

@@ -185,7 +185,8 @@ impl State {
             return;
         };
         let place = live.stream();
-        self.counters.asked = self.counters.asked.wrapping_sub(live.requested);
+        let requested = self.space.requested_at(slot);
+        self.counters.asked = self.counters.asked.wrapping_sub(requested);
         let class = place.and_then(|place| self.order.class_of(place));
         let owner = Owner::new(from, class.unwrap_or(ClassId::IDLE));
         let given = self.give_back_to(slot, place, from, owner);
@@ -211,10 +212,11 @@ impl State {
     /// The block that was handed out last is another user's now.
     fn change_last(&mut self, size: usize, raw: bool) {
         (self.last.requested, self.last.raw) = (size, raw);
+        let asked = self.space.requested_at(self.last.slot);
         if let Some(live) = self.space.data_at_mut(self.last.slot) {
-            let asked = self.counters.asked.wrapping_sub(live.requested);
-            self.counters.asked = asked.wrapping_add(size);
-            (live.requested, live.raw) = (size, raw);
+            live.set_raw(raw);
+            self.counters.asked = self.counters.asked.wrapping_sub(asked).wrapping_add(size);
+            self.space.set_requested(self.last.slot, size);
         }
     }
 

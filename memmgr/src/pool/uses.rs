@@ -2,7 +2,6 @@
 
 use super::{
     Freed, Pool, State,
-    best_fit::OwnerId,
     order::add_follower,
     recorded::{self, Span, pending_uses, query_all, record, uses_of_others},
 };
@@ -85,12 +84,9 @@ impl Pool {
         let Some(state) = self.state.lock_with_bias() else {
             return false;
         };
-        let live = (state.space.find(address)).and_then(|slot| state.space.data_at(slot));
+        let live = (state.space.find(address)).and_then(|slot| state.space.live_at(slot));
         live.is_some_and(|live| {
-            live.front().is_none()
-                && size <= live.requested
-                && state.extras.of(live).freed.is_none()
-                && !state.last.rests()
+            size <= live.requested && state.extras.may_be_used(live.data) && !state.last.rests()
         })
     }
 
@@ -104,7 +100,7 @@ impl Pool {
         let live = (state.space.find(block.start)).and_then(|slot| state.space.data_at(slot));
         // What was handed out last has no use yet, and must not rest once it has one.
         let busy = state.last.rests() || state.last.is(block.start);
-        live.filter(|live| live.front().is_none() && !busy)
+        live.filter(|live| state.extras.front(live).is_none() && !busy)
             .and_then(|live| state.extras.of_mut(live))
             .is_some_and(|extra| recorded::replace(&mut extra.uses, block.span, fence, writes))
     }
@@ -165,7 +161,7 @@ impl Pool {
         let mut state = self.state.lock();
         let mut slot = state.space.find_containing(address);
         if let Some(live) = slot.and_then(|slot| state.space.live_at(slot))
-            && live.data.front().is_some()
+            && state.extras.front(live.data).is_some()
         {
             let start = live.addr;
             drop(state);
@@ -177,7 +173,7 @@ impl Pool {
                 Err(kept_by_a_graph(address))
             }
             Some(live) => {
-                check_inside(address, size, live.addr, live.data.requested)?;
+                check_inside(address, size, live.addr, live.requested)?;
                 Ok(Some(BlockRange::new(live.addr, address, size)))
             }
             None if state.space.segment_of(address).is_some() => Err(Error::unknown(
@@ -227,7 +223,11 @@ impl Pool {
             extras,
             ..
         } = state;
-        let Some(live) = space.data_mut(block.start) else {
+        let Some(slot) = space.find(block.start) else {
+            return Vec::new();
+        };
+        let requested = space.requested_at(slot);
+        let Some(live) = space.data_at_mut(slot) else {
             return Vec::new();
         };
         let mut fences = uses_of_others(&extras.of(live).uses, block.span, !writes, handle);
@@ -237,9 +237,9 @@ impl Pool {
         if allocated_here {
             return fences;
         }
-        checker::shared(block.start, live.requested);
+        checker::shared(block.start, requested);
         if !planted::is_made(Mistake::InheritedMarksAreForgotten)
-            && live.inherited != OwnerId::IDLE
+            && extras.has_inherited(live)
             && !extras.of(live).followers.contains(&handle.core().uid)
         {
             fences.extend(order.marks_of(extras.inherited(live), Some(handle.core())));
@@ -265,7 +265,7 @@ impl Pool {
         }
         if waited
             && let Some(live) = state.space.data_mut(block.start)
-            && live.inherited != OwnerId::IDLE
+            && state.extras.has_inherited(live)
             && let Some(extra) = state.extras.make(live)
         {
             add_follower(&mut extra.followers, handle.core().uid);

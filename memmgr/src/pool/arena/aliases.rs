@@ -8,7 +8,10 @@
 //! An alias goes when something else is to be mapped over it, when its chunk is given back, and when there are too many.
 
 use super::{Arena, Chunk};
-use crate::{cuda::virtual_memory::RawChunk, pool::best_fit::Space};
+use crate::{
+    cuda::virtual_memory::RawChunk,
+    pool::best_fit::{Datum, Space},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
@@ -194,7 +197,7 @@ impl Cover {
 
 impl Arena {
     /// What the books of the space and of the chunks say of aliases.
-    pub(super) fn check_aliases<T: Default>(
+    pub(super) fn check_aliases<T: Datum>(
         &self,
         space: &Space<T>,
         parts: &[Range<usize>],

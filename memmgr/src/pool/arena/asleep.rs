@@ -9,7 +9,7 @@ use super::{
     Arena, Chunk, PAGE,
     stock::{Idle, Stock},
 };
-use crate::pool::best_fit::{Kind, Piece, Slot, Space};
+use crate::pool::best_fit::{Datum, Kind, Piece, Slot, Space};
 use std::ops::Range;
 
 /// The chunks that sleep outside of a block, and those that are laid to sleep for a plan. They are many, and mostly none is wanted
@@ -96,10 +96,7 @@ impl<'a> Sleepers<'a> {
 
 impl Arena {
     /// The chunks that lie wholly inside idle spans, by address.
-    pub(super) fn idle_chunks<T: Default>(
-        &self,
-        space: &mut Space<T>,
-    ) -> Vec<(usize, Chunk, Slot)> {
+    pub(super) fn idle_chunks<T: Datum>(&self, space: &mut Space<T>) -> Vec<(usize, Chunk, Slot)> {
         let spans: Vec<Piece> = space.idle_spans(PAGE).collect();
         let mut found: Vec<(usize, Chunk, Slot)> = Vec::new();
         for span in spans {
@@ -118,7 +115,7 @@ impl Arena {
     }
 
     /// Takes all idle chunks out of the books, and leaves them where they are.
-    pub fn sleep<T: Default>(&mut self, space: &mut Space<T>) {
+    pub fn sleep<T: Datum>(&mut self, space: &mut Space<T>) {
         // The last of a span goes first.
         for (start, chunk, slot) in self.idle_chunks(space).into_iter().rev() {
             if space.unmap(slot, start, chunk.len) {
@@ -144,7 +141,7 @@ impl Arena {
     }
 
     /// Enters all chunks that sleep as idle memory.
-    pub fn wake<T: Default>(&mut self, space: &mut Space<T>) {
+    pub fn wake<T: Datum>(&mut self, space: &mut Space<T>) {
         self.sleeping = 0;
         for (start, chunk) in std::mem::take(&mut self.asleep) {
             let done = space.map(start, chunk.len, chunk.len);
@@ -178,7 +175,7 @@ impl Arena {
     }
 
     /// What the books of the space say of chunks that sleep.
-    pub(super) fn check_asleep<T: Default>(
+    pub(super) fn check_asleep<T: Datum>(
         &self,
         space: &Space<T>,
         parts: &[Range<usize>],

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::pool::{
     GRANULE,
-    best_fit::{Kind, Piece, Run, Slot, Space},
+    best_fit::{Datum, Kind, Piece, Run, Slot, Space},
 };
 use std::{collections::BTreeSet, ops::Range, rc::Rc};
 
@@ -81,7 +81,7 @@ pub(in crate::pool) enum Planned {
 
 impl Arena {
     /// The chunks outside of a block that lie wholly inside idle spans.
-    fn stock<T: Default>(&self, space: &mut Space<T>, block: &Range<usize>) -> Stock {
+    fn stock<T: Datum>(&self, space: &mut Space<T>, block: &Range<usize>) -> Stock {
         let idle = (self.idle_chunks(space).into_iter()).map(|(start, chunk, slot)| Idle {
             chunk,
             from: Some(start),
@@ -100,7 +100,7 @@ impl Arena {
     }
 
     /// How a request of `size` bytes can be served, where the pool may get `room` more bytes. Ranges for which `closed` says so are left alone.
-    pub fn plan<T: Default>(
+    pub fn plan<T: Datum>(
         &self,
         space: &mut Space<T>,
         size: usize,
@@ -167,7 +167,7 @@ impl Arena {
         (clear, last)
     }
 
-    fn plan_block<T: Default>(
+    fn plan_block<T: Datum>(
         &self,
         space: &mut Space<T>,
         run: &Run,

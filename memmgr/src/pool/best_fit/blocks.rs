@@ -2,10 +2,10 @@
 //!
 //! A block is known by its [`Slot`], a number that stays the same while the block exists. The neighbours in
 //! the segment are linked, so that a free finds them without a search; the chain ends at the ends of the
-//! segment, which is what keeps segments apart. What a live block carries and what a free span needs for its
-//! index lie in the same bytes: a block is one or the other.
+//! segment, which is what keeps segments apart. What every operation looks at fills half a cache line; what few do, the
+//! links between spans of one length and the lists of owners, lies elsewhere.
 
-use super::OwnerId;
+use super::{GRANULE, OwnerId};
 
 /// The number of a block record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -43,108 +43,219 @@ impl Slot {
     }
 }
 
-/// What a free span needs to be found.
+/// What a live block carries. A free span keeps in the same bytes whose it is, and where the index has it.
+pub trait Datum: Default {
+    /// What a free span keeps.
+    fn of_span(owner: OwnerId, node: u32) -> Self;
+
+    /// Whose it is, if it is what a free span keeps.
+    fn owner(&self) -> OwnerId;
+
+    /// Where the index has it, if it is what a free span keeps.
+    fn node(&self) -> u32;
+}
+
+/// The neighbours of a free span in the tree of the spans of its class and length.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
-    /// Whose it is.
-    pub owner: OwnerId,
-    /// In the tree of the spans of its class and length: the span below it with lower addresses.
+pub(super) struct Links {
+    /// The first address of the span, so that a way through the tree looks at nothing else.
+    pub addr: usize,
+    /// The span below it with lower addresses.
     pub left: Slot,
     /// The span below it with higher addresses.
     pub right: Slot,
     /// The span above it.
     pub parent: Slot,
-    /// Where in the index the tree hangs; only the lowest span knows that for sure.
-    pub node: u32,
 }
 
-impl Span {
-    /// A span of an owner, in no tree.
-    #[inline]
-    pub fn of(owner: OwnerId) -> Self {
-        Self {
-            owner,
-            left: Slot::NONE,
-            right: Slot::NONE,
-            parent: Slot::NONE,
-            node: 0,
-        }
-    }
+impl Links {
+    /// No other span is in the tree.
+    const NONE: Self = Self {
+        addr: 0,
+        left: Slot::NONE,
+        right: Slot::NONE,
+        parent: Slot::NONE,
+    };
 
-    /// Whether no other span is in its tree.
-    #[inline]
-    pub fn is_alone(&self) -> bool {
+    /// Whether no other span is in the tree.
+    fn are_none(&self) -> bool {
         self.left.is_none() && self.right.is_none() && self.parent.is_none()
     }
 }
 
 /// What a block is.
-#[derive(Debug)]
-pub(super) enum Body<T> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
     /// The record is not in use.
     Vacant,
     /// The block is handed out (or, inside an operation, in no index).
-    Live(T),
+    Live,
     /// The block is free.
-    Free(Span),
+    Free,
     /// No memory is mapped there (see `gaps`).
     Gap,
 }
 
-/// A block. It fills one cache line.
+/// A block. With a datum of eight bytes it fills half a cache line.
+///
+/// Addresses and lengths are multiples of the granule: their low bits have other meanings.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(align(32))]
 pub(super) struct Block<T> {
-    /// The first address.
-    pub addr: usize,
-    /// The length in bytes.
-    pub len: usize,
+    /// The first address; below the granule: the state and two flags.
+    head: usize,
+    /// The length in bytes; below the granule: how much of it was not asked for.
+    size: usize,
     /// The block before it in the segment.
     pub prev: Slot,
     /// The block behind it in the segment. In a vacant record: the next vacant one.
     pub next: Slot,
-    /// The owner in whose list the slot is (its span may be gone meanwhile); [`Block::UNLISTED`] if it is in none.
-    pub listed: u32,
-    /// Whether the slot is in the list of seams (the seam may be gone meanwhile).
-    pub seam: bool,
-    /// What it is.
-    pub body: Body<T>,
+    /// What it carries.
+    datum: T,
 }
 
-impl<T> Block<T> {
-    /// In no owner's list.
-    pub const UNLISTED: u32 = u32::MAX;
+const LOW: usize = GRANULE - 1;
+const STATE: usize = 3;
+/// The slot is in the list of seams (the seam may be gone meanwhile).
+const SEAM: usize = 4;
+/// The span has links.
+const LINKED: usize = 8;
 
+impl<T: Datum> Block<T> {
     /// What a wrong slot leads to: an empty record with no links.
-    const NOTHING: Self = Self {
-        addr: 0,
-        len: 0,
-        prev: Slot::NONE,
-        next: Slot::NONE,
-        listed: Self::UNLISTED,
-        seam: false,
-        body: Body::Vacant,
-    };
+    fn nothing() -> Self {
+        Self {
+            head: State::Vacant as usize,
+            size: 0,
+            prev: Slot::NONE,
+            next: Slot::NONE,
+            datum: T::default(),
+        }
+    }
+
+    /// The first address.
+    #[inline]
+    pub fn addr(&self) -> usize {
+        self.head & !LOW
+    }
+
+    /// The length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.size & !LOW
+    }
+
+    /// What was asked for, in bytes, if it is live.
+    #[inline]
+    pub fn requested(&self) -> usize {
+        self.len().wrapping_sub(self.size & LOW)
+    }
+
+    /// The length is another; all of it was asked for.
+    #[inline]
+    pub fn set_len(&mut self, len: usize) {
+        self.size = len & !LOW;
+    }
+
+    /// Of its length, which stays, so much was asked for.
+    #[inline]
+    pub fn set_requested(&mut self, requested: usize) {
+        let len = self.len();
+        debug_assert!(len.wrapping_sub(requested) <= LOW, "the length is another");
+        self.size = len | (len.wrapping_sub(requested) & LOW);
+    }
 
     /// The first address behind the block. Segments do not run past the last address, so it exists.
     #[inline]
     pub fn end(&self) -> usize {
-        self.addr.wrapping_add(self.len)
+        self.addr().wrapping_add(self.len())
+    }
+
+    /// What it is.
+    #[inline]
+    pub fn state(&self) -> State {
+        const ALL: [State; 4] = [State::Vacant, State::Live, State::Free, State::Gap];
+        ALL[self.head & STATE]
+    }
+
+    #[inline]
+    fn is(&self, state: State) -> bool {
+        self.head & STATE == state as usize
+    }
+
+    #[inline]
+    fn set(&mut self, state: State) {
+        self.head = self.head & !(STATE | LINKED) | state as usize;
     }
 
     /// The owner, if the block is free.
     #[inline]
     pub fn owner(&self) -> Option<OwnerId> {
-        match &self.body {
-            Body::Free(span) => Some(span.owner),
-            Body::Live(_) | Body::Vacant | Body::Gap => None,
-        }
+        self.is(State::Free).then(|| self.datum.owner())
     }
 
     /// Whether the block is handed out.
     #[inline]
     pub fn is_live(&self) -> bool {
-        matches!(self.body, Body::Live(_))
+        self.is(State::Live)
+    }
+
+    /// Whether no memory is there.
+    #[inline]
+    pub fn is_gap(&self) -> bool {
+        self.is(State::Gap)
+    }
+
+    /// The datum, if the block is live.
+    #[inline]
+    pub fn data(&self) -> Option<&T> {
+        self.is_live().then_some(&self.datum)
+    }
+
+    #[inline]
+    fn make_live(&mut self, len: usize, requested: usize, datum: T) {
+        self.set(State::Live);
+        self.size = len & !LOW | (len.wrapping_sub(requested) & LOW);
+        self.datum = datum;
+    }
+
+    #[inline]
+    fn make_free(&mut self, len: usize, owner: OwnerId) {
+        self.set(State::Free);
+        self.size = len & !LOW;
+        self.datum = T::of_span(owner, 0);
+    }
+
+    /// Where in the index the tree of a span hangs; only the lowest span knows that for sure.
+    #[inline]
+    pub fn node(&self) -> u32 {
+        debug_assert!(self.is(State::Free), "the block is not free");
+        self.datum.node()
+    }
+
+    /// The tree of a span hangs elsewhere in the index.
+    #[inline]
+    pub fn set_node(&mut self, node: u32) {
+        debug_assert!(self.is(State::Free), "the block is not free");
+        if self.is(State::Free) {
+            self.datum = T::of_span(self.datum.owner(), node);
+        }
+    }
+
+    /// Whether the slot is in the list of seams (the seam may be gone meanwhile).
+    #[inline]
+    pub fn seam(&self) -> bool {
+        self.head & SEAM != 0
+    }
+
+    /// The slot is in the list of seams, or is not.
+    #[inline]
+    pub fn set_seam(&mut self, seam: bool) {
+        self.head = if seam {
+            self.head | SEAM
+        } else {
+            self.head & !SEAM
+        };
     }
 }
 
@@ -152,22 +263,41 @@ impl<T> Block<T> {
 #[derive(Debug)]
 pub(super) struct Blocks<T> {
     records: Vec<Block<T>>,
+    /// The links of each record; they mean something in those that are linked.
+    links: Vec<Links>,
+    /// The owner in whose list each slot is (its span may be gone meanwhile); [`UNLISTED`] if it is in none.
+    listed: Vec<u32>,
+    /// A bit for each record whose block is free: most neighbours are not, and their records need not be looked at to know that.
+    free: Vec<u64>,
     vacant: Slot,
     vacant_count: usize,
     /// What is read through a wrong slot, and what takes what is written there.
     stray: Block<T>,
-    stray_span: Span,
+    stray_links: Links,
 }
 
-impl<T: Default> Blocks<T> {
+const BITS: usize = u64::BITS as usize;
+
+#[inline]
+fn bit(slot: Slot) -> u64 {
+    1 << (slot.0 as usize % BITS)
+}
+
+/// In no owner's list.
+pub(super) const UNLISTED: u32 = u32::MAX;
+
+impl<T: Datum> Blocks<T> {
     /// No blocks.
     pub fn new() -> Self {
         Self {
             records: Vec::new(),
+            links: Vec::new(),
+            listed: Vec::new(),
+            free: Vec::new(),
             vacant: Slot::NONE,
             vacant_count: 0,
-            stray: Block::NOTHING,
-            stray_span: Span::of(OwnerId::IDLE),
+            stray: Block::nothing(),
+            stray_links: Links::NONE,
         }
     }
 
@@ -186,10 +316,11 @@ impl<T: Default> Blocks<T> {
         &self.records
     }
 
-    /// Looks at all records, vacant ones too, to change them.
-    pub fn for_each(&mut self, mut look: impl FnMut(Slot, &mut Block<T>)) {
-        for (number, block) in (0..).zip(&mut self.records) {
-            look(Slot(number), block);
+    /// Looks at all records, vacant ones too, each with the owner in whose list it is, which may be changed.
+    pub fn for_each(&mut self, mut look: impl FnMut(Slot, &Block<T>, &mut u32)) {
+        let records = self.records.iter().zip(&mut self.listed);
+        for (number, (block, listed)) in (0..).zip(records) {
+            look(Slot(number), block, listed);
         }
     }
 
@@ -235,7 +366,7 @@ impl<T: Default> Blocks<T> {
             Some(record) => record,
             None => {
                 debug_assert!(false, "no block has this slot");
-                self.stray = Block::NOTHING;
+                self.stray = Block::nothing();
                 &mut self.stray
             }
         }
@@ -244,61 +375,151 @@ impl<T: Default> Blocks<T> {
     /// The datum of a live block.
     #[inline]
     pub fn data(&self, slot: Slot) -> Option<&T> {
-        match &self.records.get(slot.0 as usize)?.body {
-            Body::Live(data) => Some(data),
-            Body::Free(_) | Body::Vacant | Body::Gap => None,
-        }
+        self.records.get(slot.0 as usize)?.data()
     }
 
     /// The datum of a live block, to be changed.
     #[inline]
     pub fn data_mut(&mut self, slot: Slot) -> Option<&mut T> {
-        match &mut self.records.get_mut(slot.0 as usize)?.body {
-            Body::Live(data) => Some(data),
-            Body::Free(_) | Body::Vacant | Body::Gap => None,
-        }
+        let block = self.records.get_mut(slot.0 as usize)?;
+        block.is_live().then_some(&mut block.datum)
     }
 
     /// The owner of a block, if there is a block and it is free.
     #[inline]
     pub fn owner(&self, slot: Slot) -> Option<OwnerId> {
-        if slot.is_none() {
+        let word = self.free.get(slot.0 as usize / BITS)?;
+        if word & bit(slot) == 0 {
             return None;
         }
         self.at(slot).owner()
     }
 
-    /// The span of a free block.
+    /// A block is live, of another length of which so much was asked for, and carries this.
     #[inline]
-    pub fn span(&self, slot: Slot) -> &Span {
-        match &self.at(slot).body {
-            Body::Free(span) => span,
-            Body::Live(_) | Body::Vacant | Body::Gap => {
-                debug_assert!(false, "the block is not free");
-                &self.stray_span
+    pub fn make_live(&mut self, slot: Slot, len: usize, requested: usize, datum: T) {
+        self.at_mut(slot).make_live(len, requested, datum);
+        self.note_free(slot, false);
+    }
+
+    /// A block is a free span of this length and owner, alone in its tree.
+    #[inline]
+    pub fn make_free(&mut self, slot: Slot, len: usize, owner: OwnerId) {
+        self.at_mut(slot).make_free(len, owner);
+        self.note_free(slot, true);
+    }
+
+    /// No memory is where a block is.
+    pub fn make_gap(&mut self, slot: Slot) {
+        self.at_mut(slot).set(State::Gap);
+        self.note_free(slot, false);
+    }
+
+    #[inline]
+    fn note_free(&mut self, slot: Slot, free: bool) {
+        if let Some(word) = self.free.get_mut(slot.0 as usize / BITS) {
+            *word = if free {
+                *word | bit(slot)
+            } else {
+                *word & !bit(slot)
+            };
+        }
+    }
+
+    /// Whether what is known of free blocks is what the records say.
+    pub fn knows_free_blocks(&self) -> bool {
+        (0..).zip(&self.records).all(|(number, block)| {
+            let slot = Slot(number);
+            let word = self.free.get(number as usize / BITS).copied();
+            (word.unwrap_or(0) & bit(slot) != 0) == block.is(State::Free)
+        })
+    }
+
+    /// The owner in whose list a slot is; [`UNLISTED`] if it is in none.
+    #[inline]
+    pub fn listed(&self, slot: Slot) -> u32 {
+        self.listed
+            .get(slot.0 as usize)
+            .copied()
+            .unwrap_or(UNLISTED)
+    }
+
+    /// The slot is in this owner's list.
+    #[inline]
+    pub fn set_listed(&mut self, slot: Slot, owner: u32) {
+        if let Some(listed) = self.listed.get_mut(slot.0 as usize) {
+            *listed = owner;
+        }
+    }
+
+    /// Whether no other span is in the tree of a span.
+    #[inline]
+    pub fn is_alone(&self, slot: Slot) -> bool {
+        self.at(slot).head & LINKED == 0 || self.links(slot).are_none()
+    }
+
+    /// Gives a span links, none yet, if it has not any.
+    #[inline]
+    pub fn link(&mut self, slot: Slot) {
+        let block = self.at_mut(slot);
+        if block.head & LINKED == 0 {
+            debug_assert!(block.is(State::Free), "the block is not free");
+            block.head |= LINKED;
+            let addr = block.addr();
+            *self.links_mut(slot) = Links {
+                addr,
+                ..Links::NONE
+            };
+        }
+    }
+
+    /// The links of a span that has some.
+    #[inline]
+    pub fn links(&self, slot: Slot) -> &Links {
+        debug_assert!(self.at(slot).head & LINKED != 0, "the span has no links");
+        match self.links.get(slot.0 as usize) {
+            Some(links) => links,
+            None => {
+                debug_assert!(false, "no span has this slot");
+                &self.stray_links
             }
         }
     }
 
-    /// The span of a free block, to be changed.
+    /// The links of a span that has some, to be changed.
     #[inline]
-    pub fn span_mut(&mut self, slot: Slot) -> &mut Span {
-        match self.records.get_mut(slot.0 as usize) {
-            Some(Block {
-                body: Body::Free(span),
-                ..
-            }) => span,
-            _ => {
-                debug_assert!(false, "the block is not free");
-                self.stray_span = Span::of(OwnerId::IDLE);
-                &mut self.stray_span
+    pub fn links_mut(&mut self, slot: Slot) -> &mut Links {
+        debug_assert!(self.at(slot).head & LINKED != 0, "the span has no links");
+        match self.links.get_mut(slot.0 as usize) {
+            Some(links) => links,
+            None => {
+                debug_assert!(false, "no span has this slot");
+                self.stray_links = Links::NONE;
+                &mut self.stray_links
             }
         }
     }
 
-    /// Adds a block behind `prev` in its segment (alone if that is none). [`Slot::NONE`] if there is no room.
+    /// Adds a block behind `prev` in its segment (alone if that is none): a live one that carries the default. [`Slot::NONE`] if there
+    /// is no room.
+    pub fn insert_after(&mut self, prev: Slot, addr: usize, len: usize) -> Slot {
+        self.insert(prev, addr, len, State::Live, T::default())
+    }
+
+    /// As [`Blocks::insert_after`], a free span of this owner.
     #[inline]
-    pub fn insert_after(&mut self, prev: Slot, addr: usize, len: usize, body: Body<T>) -> Slot {
+    pub fn insert_free_after(
+        &mut self,
+        prev: Slot,
+        addr: usize,
+        len: usize,
+        owner: OwnerId,
+    ) -> Slot {
+        self.insert(prev, addr, len, State::Free, T::of_span(owner, 0))
+    }
+
+    #[inline]
+    fn insert(&mut self, prev: Slot, addr: usize, len: usize, state: State, datum: T) -> Slot {
         let next = if prev.is_none() {
             Slot::NONE
         } else {
@@ -309,8 +530,10 @@ impl<T: Default> Blocks<T> {
             return slot;
         }
         let block = self.at_mut(slot);
-        (block.addr, block.len, block.prev, block.next) = (addr, len, prev, next);
-        block.body = body;
+        block.head = addr & !LOW | block.head & SEAM | state as usize;
+        block.size = len & !LOW;
+        (block.prev, block.next, block.datum) = (prev, next, datum);
+        self.note_free(slot, state == State::Free);
         if !prev.is_none() {
             self.at_mut(prev).next = slot;
         }
@@ -326,10 +549,11 @@ impl<T: Default> Blocks<T> {
         let vacant = self.vacant;
         let block = self.at_mut(slot);
         let (prev, next) = (block.prev, block.next);
-        block.body = Body::Vacant;
+        block.set(State::Vacant);
         block.next = vacant;
         self.vacant = slot;
         self.vacant_count += 1;
+        self.note_free(slot, false);
         if !prev.is_none() {
             self.at_mut(prev).next = next;
         }
@@ -357,9 +581,20 @@ impl<T: Default> Blocks<T> {
         match u32::try_from(len) {
             Ok(number) if number != Slot::NONE.0 => {
                 if len == self.records.capacity() {
-                    self.records.reserve_exact((len / 32).max(64));
+                    let more = (len / 32).max(64);
+                    self.records.reserve_exact(more);
+                    self.links.reserve_exact(more);
+                    self.listed.reserve_exact(more);
+                    let words = (len + more).div_ceil(BITS);
+                    self.free
+                        .reserve_exact(words.saturating_sub(self.free.len()));
                 }
-                self.records.push(Block::NOTHING);
+                if len / BITS == self.free.len() {
+                    self.free.push(0);
+                }
+                self.records.push(Block::nothing());
+                self.links.push(Links::NONE);
+                self.listed.push(UNLISTED);
                 Slot(number)
             }
             _ => Slot::NONE,

@@ -1,6 +1,6 @@
 //! The invariant walker: looks at everything and says what does not hold.
 
-use super::blocks::{Body, Slot};
+use super::blocks::{Datum, Slot, State};
 use super::index::Entry;
 use super::space::{Segment, Space};
 use super::{ClassId, GRANULE, OwnerId};
@@ -29,7 +29,7 @@ struct Walk {
     owned: Vec<(usize, usize)>,
 }
 
-impl<T: Default> Space<T> {
+impl<T: Datum> Space<T> {
     /// Verifies every invariant: blocks tile their segment exactly; none is empty; no two neighbouring free
     /// spans have one owner; indexes, chains and figures say what the walk over all blocks finds. The cost
     /// grows with the number of blocks: for tests and for a look at a broken process.
@@ -80,7 +80,7 @@ impl<T: Default> Space<T> {
         let mut prev_owner = None;
         for slot in self.blocks.following(segment.first) {
             let block = self.blocks.at(slot);
-            let addr = block.addr;
+            let (addr, len) = (block.addr(), block.len());
             ensure!(
                 addr == expected,
                 "the block at {addr:#x} should start at {expected:#x}"
@@ -90,31 +90,30 @@ impl<T: Default> Space<T> {
                 "the block at {addr:#x} does not know the one before it"
             );
             ensure!(
-                block.len > 0 && block.len.is_multiple_of(GRANULE),
-                "the block at {addr:#x} has {} bytes",
-                block.len
+                len > 0 && block.requested() <= len,
+                "the block at {addr:#x} has {len} bytes"
             );
             expected = addr
-                .checked_add(block.len)
+                .checked_add(len)
                 .ok_or("a block runs past the last address")?;
             walk.blocks += 1;
             let owner = self.blocks.owner(slot);
-            match &block.body {
-                Body::Vacant => return Err(format!("the block at {addr:#x} is a vacant record")),
-                Body::Live(_) => {
+            match block.state() {
+                State::Vacant => return Err(format!("the block at {addr:#x} is a vacant record")),
+                State::Live => {
                     ensure!(
                         self.find(addr) == Some(slot),
                         "the live block at {addr:#x} is not known as live"
                     );
                     walk.live += 1;
-                    walk.live_bytes = walk.live_bytes.saturating_add(block.len);
+                    walk.live_bytes = walk.live_bytes.saturating_add(len);
                 }
-                Body::Gap => {
+                State::Gap => {
                     self.check_gap(prev, slot)?;
-                    walk.gaps = (walk.gaps.0 + 1, walk.gaps.1.saturating_add(block.len));
+                    walk.gaps = (walk.gaps.0 + 1, walk.gaps.1.saturating_add(len));
                 }
-                Body::Free(span) => {
-                    let owner = span.owner;
+                State::Free => {
+                    let owner = owner.ok_or("a free block has no owner")?;
                     ensure!(
                         self.find(addr).is_none(),
                         "the free span at {addr:#x} is known as live"
@@ -127,8 +126,8 @@ impl<T: Default> Space<T> {
                         .owned
                         .get_mut(owner.0 as usize)
                         .ok_or("a span has an unknown owner")?;
-                    *counts = (counts.0 + 1, counts.1.saturating_add(block.len));
-                    walk.free_bytes = walk.free_bytes.saturating_add(block.len);
+                    *counts = (counts.0 + 1, counts.1.saturating_add(len));
+                    walk.free_bytes = walk.free_bytes.saturating_add(len);
                 }
             }
             if owner.is_some() {
@@ -137,15 +136,15 @@ impl<T: Default> Space<T> {
                 let seam =
                     self.blocks.owner(block.next).is_some() && !pair.contains(&self.recent.slot);
                 ensure!(
-                    block.seam || !seam,
+                    block.seam() || !seam,
                     "the seam behind the span at {addr:#x} is not noted"
                 );
-                walk.seams += usize::from(block.seam);
+                walk.seams += usize::from(block.seam());
             } else {
-                walk.seams += usize::from(block.seam);
+                walk.seams += usize::from(block.seam());
             }
             if self.starts.are_kept() {
-                let inside = addr.saturating_add(block.len / 2);
+                let inside = addr.saturating_add(len / 2);
                 for addr in [addr, inside, block.end().saturating_sub(1)] {
                     ensure!(
                         self.starts.find(&self.blocks, addr) == Some(slot),
@@ -170,14 +169,14 @@ impl<T: Default> Space<T> {
         }
         let block = self.blocks.at(recent.slot);
         ensure!(
-            (block.addr, block.len) == (recent.addr, recent.len)
+            (block.addr(), block.len()) == (recent.addr, recent.len)
                 && block.owner() == Some(recent.owner)
                 && self.owners.class_of(recent.owner) == recent.class,
             "{recent:x?} is not what its record says"
         );
         // A seam before it is noted, or it says so; one behind it is another slot's once its front is taken.
         let is_free = |slot| self.blocks.owner(slot).is_some();
-        let before = is_free(block.prev) && !self.blocks.at(block.prev).seam;
+        let before = is_free(block.prev) && !self.blocks.at(block.prev).seam();
         ensure!(
             (recent.seams.0 || !before) && (recent.seams.1 || !is_free(block.next)),
             "{recent:x?} does not know of a seam"
@@ -199,7 +198,7 @@ impl<T: Default> Space<T> {
             );
             let listed = |span: &Slot| {
                 self.blocks.owner(*span) == Some(id)
-                    && self.blocks.at(*span).listed == id.0
+                    && self.blocks.listed(*span) == id.0
                     && *span != self.recent.slot
             };
             let mut listed: Vec<Slot> = owner.list.iter().copied().filter(listed).collect();
@@ -272,10 +271,13 @@ impl<T: Default> Space<T> {
                 "the longest span of class {id:?} is wrong"
             );
         }
-        let noted = self.seams.iter().filter(|slot| self.blocks.at(**slot).seam);
+        let noted = self
+            .seams
+            .iter()
+            .filter(|slot| self.blocks.at(**slot).seam());
         let vacant = noted
             .clone()
-            .filter(|slot| matches!(self.blocks.at(**slot).body, Body::Vacant));
+            .filter(|slot| self.blocks.at(**slot).state() == State::Vacant);
         ensure!(
             noted.clone().count() == self.seams.len()
                 && self.seams.len() == walk.seams.saturating_add(vacant.count()),
@@ -314,6 +316,10 @@ impl<T: Default> Space<T> {
             "{} blocks are in segments, not {}",
             walk.blocks,
             self.blocks.count()
+        );
+        ensure!(
+            self.blocks.knows_free_blocks(),
+            "a block is known as free and is not, or the other way round"
         );
         ensure!(
             self.blocks.walk_vacant() == self.blocks.vacant_count(),

@@ -10,7 +10,7 @@
 
 use std::{collections::BTreeMap, ops::Range};
 
-use super::blocks::{Body, Slot};
+use super::blocks::{Datum, Slot};
 use super::check::ensure;
 use super::index::Entry;
 use super::space::Space;
@@ -64,7 +64,7 @@ pub enum Kind {
 /// Gaps and idle spans side by side, as many as there are, by ascending address.
 pub type Run = Vec<Piece>;
 
-impl<T: Default> Space<T> {
+impl<T: Datum> Space<T> {
     /// Adds a segment of which nothing has memory.
     pub fn add_range(&mut self, base: usize, len: usize) -> Result<(), SegmentError> {
         self.add_segment(base, len)?;
@@ -82,7 +82,7 @@ impl<T: Default> Space<T> {
             return false;
         };
         let block = self.blocks.at(segment.first);
-        if !matches!(block.body, Body::Gap) || block.len != segment.len {
+        if !block.is_gap() || block.len() != segment.len {
             return false;
         }
         self.gaps.by_addr.remove(&base);
@@ -101,7 +101,7 @@ impl<T: Default> Space<T> {
         let fits = self.blocks.owner(slot) == Some(OwnerId::IDLE) && {
             let block = self.blocks.at(slot);
             let end = start.checked_add(len);
-            block.addr <= start && end.is_some_and(|end| end <= block.end())
+            block.addr() <= start && end.is_some_and(|end| end <= block.end())
         };
         if !fits || len == 0 || !self.blocks.has_room(2) {
             return false;
@@ -133,7 +133,7 @@ impl<T: Default> Space<T> {
         }
         if end < gap_end {
             let rest = self.split(mapped, end);
-            self.blocks.at_mut(rest).body = Body::Gap;
+            self.blocks.make_gap(rest);
             self.gaps.by_addr.insert(end, rest);
         }
         self.gaps.bytes = self.gaps.bytes.saturating_sub(len);
@@ -158,7 +158,7 @@ impl<T: Default> Space<T> {
     /// Makes a part of a block, idle or a new segment, a gap.
     fn make_gap(&mut self, slot: Slot, start: usize, len: usize) {
         let block = self.blocks.at(slot);
-        let (addr, behind) = (block.addr, block.end());
+        let (addr, behind) = (block.addr(), block.end());
         let end = start.saturating_add(len);
         let counted = self.counted();
         self.detach(slot);
@@ -181,7 +181,7 @@ impl<T: Default> Space<T> {
         if self.is_gap(prev) {
             self.join(prev, gap);
         } else {
-            self.blocks.at_mut(gap).body = Body::Gap;
+            self.blocks.make_gap(gap);
             self.gaps.by_addr.insert(start, gap);
         }
         self.uncount(counted);
@@ -206,7 +206,7 @@ impl<T: Default> Space<T> {
     }
 
     fn is_gap(&self, slot: Slot) -> bool {
-        !slot.is_none() && matches!(self.blocks.at(slot).body, Body::Gap)
+        !slot.is_none() && self.blocks.at(slot).is_gap()
     }
 
     /// The idle spans of at least `len` bytes, by ascending length.
@@ -240,7 +240,7 @@ impl<T: Default> Space<T> {
                 if self.is_gap(slot) {
                     parts.extend(part.take());
                 } else {
-                    let start = part.map_or(block.addr, |part| part.start);
+                    let start = part.map_or(block.addr(), |part| part.start);
                     part = Some(start..block.end());
                 }
             }
@@ -267,13 +267,13 @@ impl<T: Default> Space<T> {
                 .following(first)
                 .map_while(|slot| {
                     let block = self.blocks.at(slot);
-                    let kind = match block.body {
-                        Body::Gap => Kind::Gap,
-                        _ if block.owner() == Some(OwnerId::IDLE) => Kind::Idle(slot),
+                    let kind = match block.owner() {
+                        Some(OwnerId::IDLE) => Kind::Idle(slot),
+                        None if block.is_gap() => Kind::Gap,
                         _ => return None,
                     };
                     Some(Piece {
-                        addr: block.addr,
+                        addr: block.addr(),
                         end: block.end(),
                         kind,
                     })
@@ -286,7 +286,7 @@ impl<T: Default> Space<T> {
 
     /// What the invariants say of a gap: the books know it, and the block before it is none.
     pub(super) fn check_gap(&self, prev: Slot, slot: Slot) -> Result<(), String> {
-        let addr = self.blocks.at(slot).addr;
+        let addr = self.blocks.at(slot).addr();
         ensure!(
             self.gaps.by_addr.get(&addr) == Some(&slot),
             "the gap at {addr:#x} is not known as one"

@@ -11,7 +11,7 @@ mod sorted;
 mod tree;
 
 use super::GRANULE;
-use super::blocks::{Blocks, Slot};
+use super::blocks::{Blocks, Datum, Slot};
 use flat::Flat;
 pub(super) use nodes::Nodes;
 use nodes::{LONG, Lists};
@@ -43,11 +43,11 @@ impl Entry {
 
     /// A span as it is now.
     #[inline]
-    pub fn of<T: Default>(blocks: &Blocks<T>, slot: Slot) -> Self {
+    pub fn of<T: Datum>(blocks: &Blocks<T>, slot: Slot) -> Self {
         let block = blocks.at(slot);
         Self {
-            len: block.len,
-            addr: block.addr,
+            len: block.len(),
+            addr: block.addr(),
             slot,
         }
     }
@@ -94,7 +94,7 @@ impl Index {
 
     /// Adds a span.
     #[inline]
-    pub fn insert<T: Default>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>, entry: Entry) {
+    pub fn insert<T: Datum>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>, entry: Entry) {
         self.count = self.count.wrapping_add(1);
         self.least = self.least.min(entry.len);
         if entry.len >= self.floor {
@@ -115,7 +115,7 @@ impl Index {
 
     /// Makes room where the spans lie in no order: the short ones leave it, or the long ones if there are no others.
     #[cold]
-    fn spread<T: Default>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>) {
+    fn spread<T: Datum>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>) {
         let (flat, lists, sorted) = (&mut self.flat, &mut self.lists, &mut self.sorted);
         if self.floor == 0 {
             self.floor = LONG;
@@ -133,7 +133,7 @@ impl Index {
 
     /// Gives up an order that so few lengths do not need.
     #[cold]
-    fn gather<T: Default>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>) {
+    fn gather<T: Datum>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>) {
         if self.floor > LONG && self.sorted.lengths() <= FEW {
             self.floor = LONG;
             for lowest in (0..FEW).map_while(|_| self.sorted.release()) {
@@ -153,7 +153,7 @@ impl Index {
 
     /// Removes a span, which is there.
     #[inline]
-    pub fn remove<T: Default>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>, entry: Entry) {
+    pub fn remove<T: Datum>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>, entry: Entry) {
         self.count = self.count.wrapping_sub(1);
         if self.count == 0 {
             self.least = usize::MAX;
@@ -177,7 +177,7 @@ impl Index {
     /// Puts a span, or one that begins before it, in the place of one that has grown: `former` is there, and `entry`, which is
     /// longer, is not.
     #[inline]
-    pub fn replace<T: Default>(
+    pub fn replace<T: Datum>(
         &mut self,
         nodes: &mut Nodes,
         blocks: &mut Blocks<T>,
@@ -230,17 +230,22 @@ impl Index {
     }
 
     /// The span behind a span that is there.
-    fn after<T: Default>(&self, nodes: &Nodes, blocks: &Blocks<T>, slot: Slot) -> Option<Slot> {
-        let next = tree::after(blocks, slot);
+    fn after<T: Datum>(&self, nodes: &Nodes, blocks: &Blocks<T>, slot: Slot) -> Option<Slot> {
+        let alone = blocks.is_alone(slot);
+        let next = if alone {
+            Slot::NONE
+        } else {
+            tree::after(blocks, slot)
+        };
         if next.is_none() {
-            self.smallest(nodes, blocks.at(slot).len.checked_add(GRANULE)?)
+            self.smallest(nodes, blocks.at(slot).len().checked_add(GRANULE)?)
         } else {
             Some(next)
         }
     }
 
     /// The spans of at least `len` bytes in ascending order.
-    pub fn at_least<'a, T: Default>(
+    pub fn at_least<'a, T: Datum>(
         &'a self,
         nodes: &'a Nodes,
         blocks: &'a Blocks<T>,
@@ -254,14 +259,14 @@ impl Index {
     }
 
     /// The length of the longest span; 0 when there is none.
-    pub fn longest<T: Default>(&self, nodes: &Nodes, blocks: &Blocks<T>) -> usize {
-        let in_lists = || self.lists.longest(nodes).map(|slot| blocks.at(slot).len);
+    pub fn longest<T: Datum>(&self, nodes: &Nodes, blocks: &Blocks<T>) -> usize {
+        let in_lists = || self.lists.longest(nodes).map(|slot| blocks.at(slot).len());
         let longest = self.sorted.longest().or_else(|| self.flat.longest());
         longest.or_else(in_lists).unwrap_or(0)
     }
 
     /// What is wrong with what leads to the lengths, if anything is: for [`Space::check`](super::Space::check).
-    pub fn check<T: Default>(&self, blocks: &Blocks<T>) -> Result<(), String> {
+    pub fn check<T: Datum>(&self, blocks: &Blocks<T>) -> Result<(), String> {
         self.flat.check(blocks)
     }
 

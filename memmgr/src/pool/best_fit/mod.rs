@@ -62,7 +62,7 @@ mod waste;
 
 use std::fmt;
 
-pub use blocks::Slot;
+pub use blocks::{Datum, Slot};
 pub use gaps::{Kind, Piece, Run};
 pub use space::Space;
 pub use walk::Seen;
@@ -258,6 +258,8 @@ pub struct LiveInfo<'a, T> {
     pub addr: usize,
     /// The length in bytes, a multiple of the granule.
     pub len: usize,
+    /// What was asked for, in bytes.
+    pub requested: usize,
     /// The datum that the block carries.
     pub data: &'a T,
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::blocks::{Blocks, Slot};
+use super::blocks::{Blocks, Datum, Slot};
 
 /// The length of a page in bytes: at most 256 blocks start in it.
 const PAGE: usize = 64 << 10;
@@ -101,23 +101,23 @@ impl Starts {
     }
 
     /// A block starts at `addr` now.
-    pub fn add<T: Default>(&mut self, blocks: &Blocks<T>, slot: Slot, addr: usize) {
+    pub fn add<T: Datum>(&mut self, blocks: &Blocks<T>, slot: Slot, addr: usize) {
         if let Some((_, pages, page)) = self.page(addr) {
             let first = pages.get(page);
-            if first.is_none() || addr < blocks.at(first).addr {
+            if first.is_none() || addr < blocks.at(first).addr() {
                 pages.set(page, slot);
             }
         }
     }
 
     /// No block starts at `addr` any more; `next` is the block behind it.
-    pub fn remove<T: Default>(&mut self, blocks: &Blocks<T>, slot: Slot, addr: usize, next: Slot) {
+    pub fn remove<T: Datum>(&mut self, blocks: &Blocks<T>, slot: Slot, addr: usize, next: Slot) {
         if let Some((base, pages, page)) = self.page(addr)
             && pages.get(page) == slot
         {
             // Pages are counted from the base of the segment, which need not be a multiple of their length.
             let stays = !next.is_none() && {
-                let behind = blocks.at(next).addr;
+                let behind = blocks.at(next).addr();
                 behind.saturating_sub(base) / PAGE == page
             };
             pages.set(page, if stays { next } else { Slot::NONE });
@@ -125,7 +125,7 @@ impl Starts {
     }
 
     /// The block in which `addr` lies; `None` outside of all segments.
-    pub fn find<T: Default>(&self, blocks: &Blocks<T>, addr: usize) -> Option<Slot> {
+    pub fn find<T: Datum>(&self, blocks: &Blocks<T>, addr: usize) -> Option<Slot> {
         let (base, pages) = self.0.as_ref()?.range(..=addr).next_back()?;
         let offset = addr.saturating_sub(*base);
         if offset >= pages.len {
@@ -133,7 +133,7 @@ impl Starts {
         }
         let page = offset / PAGE;
         let here = pages.get(page);
-        let mut slot = if !here.is_none() && blocks.at(here).addr <= addr {
+        let mut slot = if !here.is_none() && blocks.at(here).addr() <= addr {
             here
         } else {
             pages.get(pages.before(page)?)
@@ -141,7 +141,7 @@ impl Starts {
         // A damaged chain ends the search.
         for _ in 0..=blocks.count() {
             let block = blocks.at(slot);
-            if block.next.is_none() || blocks.at(block.next).addr > addr {
+            if block.next.is_none() || blocks.at(block.next).addr() > addr {
                 return Some(slot);
             }
             slot = block.next;

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::blocks::{Block, Blocks, Slot};
+use super::blocks::{Blocks, Datum, Slot};
 use super::{OwnerId, align_up};
 
 /// What a search wants.
@@ -74,7 +74,7 @@ struct Span {
 /// The best run among the spans for whose owner `usable` gives a rank: the lowest highest rank, then, if their number is given,
 /// the fewest owners that are not idle, then the smallest total, then the lowest address.
 /// `seams` has every span with a seam, and perhaps others, which it loses.
-pub(super) fn best_run<T: Default>(
+pub(super) fn best_run<T: Datum>(
     blocks: &mut Blocks<T>,
     owners: Option<usize>,
     seams: &mut Vec<Slot>,
@@ -87,10 +87,11 @@ pub(super) fn best_run<T: Default>(
     let mut best: Option<(Key, Found)> = None;
     let mut place = 0;
     while let Some(first) = seams.get(place).copied() {
-        let Block { prev, next, .. } = *blocks.at(first);
-        let (owner, behind) = (blocks.at(first).owner(), blocks.owner(next));
+        let block = blocks.at(first);
+        let (prev, next) = (block.prev, block.next);
+        let (owner, behind) = (block.owner(), blocks.owner(next));
         let Some((owner, behind)) = owner.zip(behind) else {
-            blocks.at_mut(first).seam = false;
+            blocks.at_mut(first).set_seam(false);
             seams.swap_remove(place);
             continue;
         };
@@ -110,7 +111,7 @@ pub(super) fn best_run<T: Default>(
 }
 
 /// Collects the longest run that begins at a span; false if that is too short for the request, wherever it begins.
-fn collect_run<T: Default>(
+fn collect_run<T: Datum>(
     blocks: &Blocks<T>,
     first: Slot,
     request: Request,
@@ -123,7 +124,7 @@ fn collect_run<T: Default>(
         let rank = usable(owner)?;
         let span = Span {
             slot,
-            addr: block.addr,
+            addr: block.addr(),
             end: block.end(),
             owner,
             rank,

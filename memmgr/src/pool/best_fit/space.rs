@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::blocks::{Blocks, Body, Slot};
+use super::blocks::{Blocks, Datum, Slot};
 use super::gaps::Gaps;
 use super::index::{Entry, Nodes};
 use super::live::Table;
@@ -98,13 +98,13 @@ pub struct Space<T> {
     pub(super) merges: u64,
 }
 
-impl<T: Default> Default for Space<T> {
+impl<T: Datum> Default for Space<T> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<T: Default> Space<T> {
+impl<T: Datum> Space<T> {
     /// No segments.
     pub fn new() -> Self {
         Self {
@@ -150,8 +150,7 @@ impl<T: Default> Space<T> {
                 len: segment.len,
             });
         }
-        let body = Body::Live(T::default());
-        let first = self.blocks.insert_after(Slot::NONE, base, len, body);
+        let first = self.blocks.insert_after(Slot::NONE, base, len);
         if first.is_none() {
             return Err(SegmentError::Full);
         }
@@ -203,12 +202,12 @@ impl<T: Default> Space<T> {
                 Some(owner) => {
                     super::BlockState::Free(Owner::new(owner, self.owners.class_of(owner)))
                 }
-                None if matches!(block.body, Body::Gap) => super::BlockState::Gap,
+                None if block.is_gap() => super::BlockState::Gap,
                 None => super::BlockState::Live,
             };
             super::BlockInfo {
-                addr: block.addr,
-                len: block.len,
+                addr: block.addr(),
+                len: block.len(),
                 state,
             }
         })
@@ -229,7 +228,7 @@ impl<T: Default> Space<T> {
             Some(found) => found,
             None => self.run_of_classes(request, classes)?,
         };
-        Some(self.take(found, request.size))
+        Some(self.take(found, request.size, size))
     }
 
     /// Takes a block as [`Space::allocate`] does, at the alignment that every block has, from one span that is idle or of the
@@ -241,11 +240,13 @@ impl<T: Default> Space<T> {
         own: ClassId,
         datum: impl FnOnce(OwnerId) -> T,
     ) -> Option<Single> {
+        let requested = size;
         let size = round(size).filter(|_| self.blocks.has_room(1))?;
         let (span, class) = self.best_at_once(size, own)?;
         let Entry { addr, slot, .. } = span;
         let owner = self.blocks.owner(slot)?;
-        self.take_front(span, Owner::new(owner, class), size, datum(owner));
+        let owned = Owner::new(owner, class);
+        self.take_front(span, owned, (size, requested), datum(owner));
         self.enter(addr, slot, size);
         Some(Single {
             addr,
@@ -398,7 +399,7 @@ impl<T: Default> Space<T> {
                 &mut self.scratch,
             )?,
         };
-        Some(self.take(found, request.size))
+        Some(self.take(found, request.size, size))
     }
 
     /// Gives back the live block at `addr`; it becomes a free span of `owner`.
@@ -410,7 +411,7 @@ impl<T: Default> Space<T> {
         let Some(slot) = self.find(addr) else {
             return Err(self.why_not_live(addr));
         };
-        let len = self.blocks.at(slot).len;
+        let len = self.blocks.at(slot).len();
         let data = self.blocks.data_mut(slot).map(std::mem::take);
         match self.free_at(slot, owner) {
             Ok(()) => Ok(super::Freed {
@@ -431,13 +432,15 @@ impl<T: Default> Space<T> {
     pub fn free_at(&mut self, slot: Slot, owner: Owner) -> Result<(), FreeError> {
         self.owners.admit(owner)?;
         let block = self.blocks.at(slot);
-        let (addr, len) = (block.addr, block.len);
+        let (addr, len) = (block.addr(), block.len());
         if !block.is_live() {
             return Err(FreeError::AlreadyFree);
         }
+        // The records of the neighbours are asked for before they are needed, as they may be far away.
+        let around = self.owners_around(slot);
         self.live.remove(addr, slot);
         self.in_use = self.in_use.wrapping_sub(len);
-        self.coalesce(slot, owner);
+        self.coalesce_between(slot, owner, around);
         Ok(())
     }
 
@@ -455,8 +458,20 @@ impl<T: Default> Space<T> {
 
     /// Length in bytes and datum of a live block whose record is known, to be changed.
     pub fn block_at_mut(&mut self, slot: Slot) -> Option<(usize, &mut T)> {
-        let len = self.blocks.at(slot).len;
+        let len = self.blocks.at(slot).len();
         Some((len, self.blocks.data_mut(slot)?))
+    }
+
+    /// What was asked for of a live block whose record is known, in bytes.
+    #[inline]
+    pub fn requested_at(&self, slot: Slot) -> usize {
+        self.blocks.at(slot).requested()
+    }
+
+    /// Of a live block whose record is known so much was asked for: more than a granule below its length.
+    #[inline]
+    pub fn set_requested(&mut self, slot: Slot, requested: usize) {
+        self.blocks.at_mut(slot).set_requested(requested);
     }
 
     /// The datum of a live block whose record is known, to be changed.
@@ -582,7 +597,7 @@ impl<T: Default> Space<T> {
             self.starts.add_segment(base, segment.len);
             for slot in self.blocks.following(segment.first) {
                 self.starts
-                    .add(&self.blocks, slot, self.blocks.at(slot).addr);
+                    .add(&self.blocks, slot, self.blocks.at(slot).addr());
             }
         }
     }
@@ -659,14 +674,15 @@ impl<T: Default> Space<T> {
 
     fn is_wholly_idle(&self, segment: Segment) -> bool {
         self.blocks.owner(segment.first) == Some(OwnerId::IDLE)
-            && self.blocks.at(segment.first).len == segment.len
+            && self.blocks.at(segment.first).len() == segment.len
     }
 
     fn live_info(&self, slot: Slot) -> Option<LiveInfo<'_, T>> {
         let block = self.blocks.at(slot);
         Some(LiveInfo {
-            addr: block.addr,
-            len: block.len,
+            addr: block.addr(),
+            len: block.len(),
+            requested: block.requested(),
             data: self.blocks.data(slot)?,
         })
     }

@@ -6,7 +6,7 @@
 //! lengthens it, and then nothing has to be entered or looked up. Whoever needs the lists files it first
 //! ([`Space::file_recent`]).
 
-use super::blocks::{Block, Blocks, Body, Slot, Span};
+use super::blocks::{Blocks, Datum, Slot, UNLISTED};
 use super::index::Entry;
 use super::owners::ClassRecord;
 use super::runs::Found;
@@ -18,21 +18,26 @@ use super::{ClassId, Owner, OwnerId, OwnerList, Taken};
 const LOOSE: usize = 64;
 const LOOKS: usize = 2;
 
-impl<T: Default> Space<T> {
+impl<T: Datum> Space<T> {
     /// Makes the found place a live block. The spans under it leave the index; what is left of the first and of
     /// the last goes back with the same owner.
     #[inline]
-    pub(super) fn take(&mut self, found: Found, size: usize) -> Taken {
+    pub(super) fn take(&mut self, found: Found, size: usize, requested: usize) -> Taken {
         let Found { first, start } = found;
         let head = self.blocks.at(first);
         let (slot, owners) = match head.owner() {
-            Some(owner) if start == head.addr && size <= head.len => {
+            Some(owner) if start == head.addr() && size <= head.len() => {
                 let span = Entry::of(&self.blocks, first);
                 let class = self.owners.class_of(owner);
-                self.take_front(span, Owner::new(owner, class), size, T::default());
+                let owned = Owner::new(owner, class);
+                self.take_front(span, owned, (size, requested), T::default());
                 (first, OwnerList::of(owner))
             }
-            _ => self.take_anywhere(found, size),
+            _ => {
+                let taken = self.take_anywhere(found, size);
+                self.blocks.at_mut(taken.0).set_requested(requested);
+                taken
+            }
         };
         self.enter(start, slot, size);
         Taken {
@@ -50,9 +55,16 @@ impl<T: Default> Space<T> {
         self.in_use = self.in_use.wrapping_add(size);
     }
 
-    /// Takes the first `size` bytes of a span as a live block that carries `datum`; the rest becomes the recent span.
+    /// Takes the first bytes of a span as a live block that carries `datum`: so many, of which so many were asked for. The rest
+    /// becomes the recent span.
     #[inline]
-    pub(super) fn take_front(&mut self, span: Entry, owner: Owner, size: usize, datum: T) {
+    pub(super) fn take_front(
+        &mut self,
+        span: Entry,
+        owner: Owner,
+        (size, requested): (usize, usize),
+        datum: T,
+    ) {
         let first = span.slot;
         let Owner { id: owner, class } = owner;
         let was_recent = self.recent.slot == first;
@@ -63,13 +75,11 @@ impl<T: Default> Space<T> {
             self.file_recent();
             self.unfile(span, class);
         }
-        let block = self.blocks.at_mut(first);
         if !was_recent {
-            behind_is_free = block.seam;
+            behind_is_free = self.blocks.at(first).seam();
         }
         let left = span.len.wrapping_sub(size);
-        block.body = Body::Live(datum);
-        block.len = size;
+        self.blocks.make_live(first, size, requested, datum);
         let behind = span.addr.wrapping_add(size);
         let Some(record) = self.owners.owner_mut(owner) else {
             debug_assert!(false, "no owner has this id");
@@ -80,8 +90,8 @@ impl<T: Default> Space<T> {
             record.spans = record.spans.wrapping_sub(1);
             return;
         }
-        let body = Body::Free(Span::of(owner));
-        let rest = self.blocks.insert_after(first, behind, left, body);
+        let blocks = &mut self.blocks;
+        let rest = blocks.insert_free_after(first, behind, left, owner);
         debug_assert!(!rest.is_none(), "no room for a block");
         self.recent = Recent {
             slot: rest,
@@ -104,7 +114,7 @@ impl<T: Default> Space<T> {
         let Found { first, start } = found;
         let end = start.saturating_add(size);
         let head = self.blocks.at(first);
-        let (addr, mut behind) = (head.addr, head.end());
+        let (addr, mut behind) = (head.addr(), head.end());
         let head_end = behind;
         let mut owners = OwnerList::default();
         // What is left keeps these owners; the first is idle only if the contradiction below occurs.
@@ -139,14 +149,31 @@ impl<T: Default> Space<T> {
 
     /// Makes a block that is in no index a free span, merged with those neighbours that have the same owner. It becomes the
     /// recent span.
-    #[inline(always)]
     pub(super) fn coalesce(&mut self, slot: Slot, owner: Owner) {
+        let around = self.owners_around(slot);
+        self.coalesce_between(slot, owner, around);
+    }
+
+    /// The owners of the blocks before and behind a block, if there are such blocks and they are free.
+    #[inline(always)]
+    pub(super) fn owners_around(&self, slot: Slot) -> (Option<OwnerId>, Option<OwnerId>) {
+        let block = self.blocks.at(slot);
+        (self.blocks.owner(block.prev), self.blocks.owner(block.next))
+    }
+
+    /// As [`Space::coalesce`], where the owners of the neighbours are known.
+    #[inline(always)]
+    pub(super) fn coalesce_between(
+        &mut self,
+        slot: Slot,
+        owner: Owner,
+        (before, after): (Option<OwnerId>, Option<OwnerId>),
+    ) {
         let Owner { id, class } = owner;
         self.frees = self.frees.wrapping_add(1);
         let block = self.blocks.at(slot);
-        let (prev, next, added) = (block.prev, block.next, block.len);
-        let (mut addr, mut len) = (block.addr, block.len);
-        let (after, before) = (self.blocks.owner(next), self.blocks.owner(prev));
+        let (prev, next, added) = (block.prev, block.next, block.len());
+        let (mut addr, mut len) = (block.addr(), added);
         let (joins_next, joins_prev) = (after == Some(id), before == Some(id));
         let recent = self.recent.slot;
         // A recent span that becomes a part of this one is not filed.
@@ -164,7 +191,7 @@ impl<T: Default> Space<T> {
             if takes_next {
                 seams.1 = recent_seams.1;
             } else {
-                seams.1 = self.blocks.at(next).seam;
+                seams.1 = self.blocks.at(next).seam();
                 self.unfile(behind, class);
             }
             self.join(slot, next);
@@ -183,7 +210,7 @@ impl<T: Default> Space<T> {
             spans -= 1;
             span = prev;
         }
-        self.blocks.at_mut(span).body = Body::Free(Span::of(id));
+        self.blocks.make_free(span, len, id);
         self.recent = Recent {
             slot: span,
             owner: id,
@@ -223,15 +250,13 @@ impl<T: Default> Space<T> {
         self.recent.clear();
         let block = self.blocks.at(slot);
         debug_assert_eq!(
-            (block.owner(), block.addr, block.len),
+            (block.owner(), block.addr(), block.len()),
             (Some(owner), addr, len),
             "a span that is to be filed is another"
         );
-        let (prev, listed) = (block.prev, block.listed);
+        let prev = block.prev;
         let entry = Entry { len, addr, slot };
-        if listed != owner.0 && owner != OwnerId::IDLE {
-            self.list(slot, owner);
-        }
+        self.note_owner(slot, owner);
         if let Some(class) = self.owners.class_mut(class) {
             class.index.insert(&mut self.nodes, &mut self.blocks, entry);
         }
@@ -240,6 +265,19 @@ impl<T: Default> Space<T> {
         }
         if seams.0 && !prev.is_none() {
             self.note_seam(prev);
+        }
+    }
+
+    /// Enters a slot into its owner's list, if that is kept and does not have it.
+    #[inline]
+    fn note_owner(&mut self, slot: Slot, owner: OwnerId) {
+        let is_kept = owner != OwnerId::IDLE
+            && self
+                .owners
+                .owner(owner)
+                .is_some_and(|record| !record.implied);
+        if is_kept && self.blocks.listed(slot) != owner.0 {
+            self.list(slot, owner);
         }
     }
 
@@ -252,11 +290,9 @@ impl<T: Default> Space<T> {
             return;
         };
         record.entered = record.entered.saturating_add(1);
-        if record.implied || record.entered > slots.max(LOOSE) {
+        if record.entered > slots.max(LOOSE) {
             record.implied = true;
             record.list.clear();
-            // It need not come here again.
-            self.blocks.at_mut(slot).listed = owner.0;
             return;
         }
         let loose = record
@@ -276,20 +312,20 @@ impl<T: Default> Space<T> {
                     record.next_look = 0;
                     continue;
                 };
-                let block = self.blocks.at_mut(other);
-                if block.listed == owner.0 && block.owner() == Some(owner) {
+                let is_listed = self.blocks.listed(other) == owner.0;
+                if is_listed && self.blocks.owner(other) == Some(owner) {
                     record.next_look = place.saturating_add(1);
                     continue;
                 }
-                if block.listed == owner.0 {
-                    block.listed = Block::<T>::UNLISTED;
+                if is_listed {
+                    self.blocks.set_listed(other, UNLISTED);
                 }
                 record.list.swap_remove(place);
             }
         }
         if let Some(record) = self.owners.owner_mut(owner) {
             record.list.push(slot);
-            self.blocks.at_mut(slot).listed = owner.0;
+            self.blocks.set_listed(slot, owner.0);
         }
     }
 
@@ -308,15 +344,14 @@ impl<T: Default> Space<T> {
         };
         // A slot that is there twice stays once: `listed` is taken away at the first, and given back in the end.
         record.list.retain(|slot| {
-            let block = blocks.at_mut(*slot);
-            if block.listed != owner.0 {
+            if blocks.listed(*slot) != owner.0 {
                 return false;
             }
-            block.listed = Block::<T>::UNLISTED;
-            block.owner() == Some(owner)
+            blocks.set_listed(*slot, UNLISTED);
+            blocks.owner(*slot) == Some(owner)
         });
         for slot in &record.list {
-            blocks.at_mut(*slot).listed = owner.0;
+            blocks.set_listed(*slot, owner.0);
         }
     }
 
@@ -328,15 +363,12 @@ impl<T: Default> Space<T> {
         (record.implied, record.entered, record.next_look) = (false, 0, 0);
         let list = &mut record.list;
         let recent = self.recent.slot;
-        self.blocks.for_each(|slot, block| {
-            if block.listed == owner.0 {
-                block.listed = Block::<T>::UNLISTED;
+        self.blocks.for_each(|slot, block, listed| {
+            if *listed == owner.0 {
+                *listed = UNLISTED;
             }
-            if let Body::Free(span) = &block.body
-                && span.owner == owner
-                && slot != recent
-            {
-                block.listed = owner.0;
+            if block.owner() == Some(owner) && slot != recent {
+                *listed = owner.0;
                 list.push(slot);
             }
         });
@@ -347,10 +379,9 @@ impl<T: Default> Space<T> {
         self.make_list(owner);
         let record = self.owners.owner_mut(owner)?;
         while let Some(slot) = record.list.pop() {
-            let block = self.blocks.at_mut(slot);
-            if block.listed == owner.0 {
-                block.listed = Block::<T>::UNLISTED;
-                if block.owner() == Some(owner) {
+            if self.blocks.listed(slot) == owner.0 {
+                self.blocks.set_listed(slot, UNLISTED);
+                if self.blocks.owner(slot) == Some(owner) {
                     return Some(slot);
                 }
             }
@@ -370,12 +401,11 @@ impl<T: Default> Space<T> {
         };
         let mut list = std::mem::take(&mut record.list);
         for slot in list.drain(..) {
-            let block = self.blocks.at_mut(slot);
-            if block.listed != from.0 {
+            if self.blocks.listed(slot) != from.0 {
                 continue;
             }
-            block.listed = Block::<T>::UNLISTED;
-            if block.owner() != Some(from) {
+            self.blocks.set_listed(slot, UNLISTED);
+            if self.blocks.owner(slot) != Some(from) {
                 continue;
             }
             let entry = Entry::of(&self.blocks, slot);
@@ -401,13 +431,13 @@ impl<T: Default> Space<T> {
         let Entry { len, slot, .. } = entry;
         let Owner { id, class } = to;
         self.frees = self.frees.wrapping_add(1);
-        let block = self.blocks.at_mut(slot);
-        block.body = Body::Free(Span::of(id));
-        let (prev, next, listed) = (block.prev, block.next, block.listed);
+        self.blocks.make_free(slot, len, id);
+        let block = self.blocks.at(slot);
+        let (prev, next) = (block.prev, block.next);
         let joins = |blocks: &Blocks<T>, other| blocks.owner(other) == Some(id);
         let (joins_prev, joins_next) = (joins(&self.blocks, prev), joins(&self.blocks, next));
-        if listed != id.0 && id != OwnerId::IDLE && !joins_prev {
-            self.list(slot, id);
+        if !joins_prev {
+            self.note_owner(slot, id);
         }
         let (blocks, nodes) = (&mut self.blocks, &mut self.nodes);
         let Some(ClassRecord { index }) = self.owners.class_mut(class) else {
@@ -417,7 +447,7 @@ impl<T: Default> Space<T> {
         // What grows changes its place in the index, while the blocks are still what the index knows.
         let mut grown = entry;
         if joins_next {
-            grown.len = len.wrapping_add(blocks.at(next).len);
+            grown.len = len.wrapping_add(blocks.at(next).len());
         }
         if joins_prev {
             let before = Entry::of(blocks, prev);
@@ -459,7 +489,8 @@ impl<T: Default> Space<T> {
     #[inline]
     fn note_seam(&mut self, slot: Slot) {
         let block = self.blocks.at_mut(slot);
-        if !std::mem::replace(&mut block.seam, true) {
+        if !block.seam() {
+            block.set_seam(true);
             if self.seams.len() == self.seams.capacity() {
                 self.tidy_seams();
                 make_room(&mut self.seams);
@@ -474,7 +505,7 @@ impl<T: Default> Space<T> {
         self.seams.retain(|slot| {
             let block = blocks.at(*slot);
             let stays = block.owner().is_some() && blocks.owner(block.next).is_some();
-            blocks.at_mut(*slot).seam = stays;
+            blocks.at_mut(*slot).set_seam(stays);
             stays
         });
     }
@@ -489,17 +520,15 @@ impl<T: Default> Space<T> {
 
     /// Cuts a block that is in no index at `at`, and returns the right part. There is room (see `request`).
     pub(super) fn split(&mut self, slot: Slot, at: usize) -> Slot {
-        let Block { addr, len, .. } = *self.blocks.at(slot);
+        let block = self.blocks.at(slot);
+        let (addr, len) = (block.addr(), block.len());
         let left = at.saturating_sub(addr);
-        let body = Body::Live(T::default());
-        let right = self
-            .blocks
-            .insert_after(slot, at, len.saturating_sub(left), body);
+        let right = self.blocks.insert_after(slot, at, len.saturating_sub(left));
         if right.is_none() {
             debug_assert!(false, "no room for a block");
             return slot;
         }
-        self.blocks.at_mut(slot).len = left;
+        self.blocks.at_mut(slot).set_len(left);
         self.splits = self.splits.wrapping_add(1);
         if self.starts.are_kept() {
             self.starts.add(&self.blocks, right, at);
@@ -510,12 +539,11 @@ impl<T: Default> Space<T> {
     /// Makes two neighbours, which are in no index, one block: the left one.
     #[inline(always)]
     pub(super) fn join(&mut self, left: Slot, right: Slot) {
-        let Block {
-            addr, len, next, ..
-        } = *self.blocks.at(right);
+        let block = self.blocks.at(right);
+        let (addr, len, next) = (block.addr(), block.len(), block.next);
         self.blocks.remove(right);
         let block = self.blocks.at_mut(left);
-        block.len = block.len.wrapping_add(len);
+        block.set_len(block.len().wrapping_add(len));
         self.merges = self.merges.wrapping_add(1);
         if self.starts.are_kept() {
             self.starts.remove(&self.blocks, right, addr, next);
@@ -526,9 +554,9 @@ impl<T: Default> Space<T> {
     pub(super) fn attach(&mut self, slot: Slot, owner: OwnerId) {
         self.frees = self.frees.wrapping_add(1);
         let class = self.owners.class_of(owner);
-        let block = self.blocks.at_mut(slot);
-        block.body = Body::Free(Span::of(owner));
-        let (addr, len) = (block.addr, block.len);
+        let block = self.blocks.at(slot);
+        let (addr, len) = (block.addr(), block.len());
+        self.blocks.make_free(slot, len, owner);
         if let Some(record) = self.owners.owner_mut(owner) {
             record.spans = record.spans.saturating_add(1);
             record.bytes = record.bytes.saturating_add(len);
@@ -561,9 +589,8 @@ impl<T: Default> Space<T> {
             let class = self.owners.class_of(owner);
             self.unfile(Entry::of(&self.blocks, slot), class);
         }
-        let block = self.blocks.at_mut(slot);
-        block.body = Body::Live(T::default());
-        let len = block.len;
+        let len = self.blocks.at(slot).len();
+        self.blocks.make_live(slot, len, len, T::default());
         if let Some(record) = self.owners.owner_mut(owner) {
             record.spans = record.spans.saturating_sub(1);
             record.bytes = record.bytes.saturating_sub(len);

@@ -1,16 +1,14 @@
 //! What fragmentation takes, and what keeps whole segments from being idle: walks over all records.
 
-use super::{OwnerId, OwnerList, Space, blocks::Body};
+use super::{Datum, OwnerId, OwnerList, Space};
 
-impl<T: Default> Space<T> {
+impl<T: Datum> Space<T> {
     /// What of the idle memory lies in spans shorter than `len`, in bytes. Looks at every block.
     pub fn idle_below(&self, len: usize) -> usize {
         let records = self.blocks.records().iter();
-        let short = records.filter(|block| match &block.body {
-            Body::Free(span) => span.owner == OwnerId::IDLE && block.len < len,
-            Body::Live(_) | Body::Vacant | Body::Gap => false,
-        });
-        short.fold(0, |sum, block| sum.saturating_add(block.len))
+        let short =
+            records.filter(|block| block.owner() == Some(OwnerId::IDLE) && block.len() < len);
+        short.fold(0, |sum, block| sum.saturating_add(block.len()))
     }
 
     /// The segments without a live block in which not everything is idle: their lengths, and who must have finished.

@@ -1,6 +1,10 @@
 //! The front and the pool's books: what enters and leaves it, and what goes from lane to lane. All of it under the lock.
 
 use super::*;
+use crate::pool::{
+    best_fit::{OwnerId, Slot},
+    live::Place,
+};
 
 /// A thread that has so many blocks in a bin frees what others get: those take them. Who takes one that the other needs would
 /// only make it come for another.
@@ -91,21 +95,24 @@ impl State {
         self.set_quota(front);
         // What is in the front does not rest: it is freed without the lock.
         self.last.forget();
+        let requested = self.space.requested_at(slot);
         let Some((len, live)) = self.space.block_at_mut(slot) else {
             return;
         };
-        if !live.is_plain() || len > front.largest() {
+        if live.plain().is_none() || len > front.largest() {
             return;
         }
         let vacant = parts
             .places(address)
             .find(|(_, entry)| entry.word.load(Relaxed) == 0);
-        if let Some((place, entry)) = vacant {
+        let raw = live.raw();
+        if let Some((place, entry)) = vacant
+            && self.extras.enter_front(live, place)
+        {
             entry.len.store(len, Relaxed);
-            entry.requested.store(live.requested, Relaxed);
-            entry.raw.store(live.raw, Relaxed);
+            entry.requested.store(requested, Relaxed);
+            entry.raw.store(raw, Relaxed);
             entry.stream.store(stream, Relaxed);
-            live.enter_front(place);
             thread::remember(address, place);
             entry.word.store(word(address, WITH_USER), Release);
         }
@@ -134,27 +141,40 @@ impl State {
         let Some(slot) = self.space.find(address) else {
             return true;
         };
-        let Some(number) = self.space.data_at(slot).and_then(|live| live.front()) else {
+        let Some(number) = (self.space.data_at(slot)).and_then(|live| self.extras.front(live))
+        else {
             return true;
         };
         let Ok((requested, raw)) = front.leave(number) else {
             return false;
         };
-        if let Some(live) = self.space.data_at_mut(slot) {
-            live.leave_front(requested, raw);
-        }
+        self.leave_front(slot, requested, raw);
         true
     }
 
     /// Takes every block out of the front that is with its user.
     pub(in crate::pool) fn recall_all(&mut self, front: &Front) {
         let fronted: Vec<usize> = (self.space.live_blocks())
-            .filter(|live| live.data.front().is_some())
+            .filter(|live| self.extras.front(live.data).is_some())
             .map(|live| live.addr)
             .collect();
         for address in fronted {
             self.recall(front, address);
         }
+    }
+
+    /// A block is not in the front any more: its stream, and the owner of the memory that it was made of.
+    fn leave_front(
+        &mut self,
+        slot: Slot,
+        requested: usize,
+        raw: bool,
+    ) -> Option<(Option<Place>, OwnerId)> {
+        let live = self.space.data_at_mut(slot)?;
+        self.extras.leave_front(live, raw);
+        let left = (live.stream(), live.plain()?);
+        self.space.set_requested(slot, requested);
+        Some(left)
     }
 
     /// Frees a block that was taken out of a bin.
@@ -165,11 +185,10 @@ impl State {
         let Some(slot) = self.space.find(address) else {
             return;
         };
-        let Some(live) = self.space.data_at_mut(slot) else {
+        let left = self.leave_front(slot, requested, raw);
+        let Some((place, inherited)) = left else {
             return;
         };
-        live.leave_front(requested, raw);
-        let (place, inherited) = (live.stream(), live.inherited);
         self.counters.asked = self.counters.asked.wrapping_sub(requested);
         let given = self.give_back_plain(slot, place, inherited);
         debug_assert!(

@@ -150,7 +150,7 @@ impl Pool {
         let state = self.state.lock();
         let stream = |live| Some(state.order.core(live)?.id());
         Holders::of(state.space.live_blocks().map(|live| Held {
-            size: self.requested(live.data),
+            size: self.requested(&state.extras, &live),
             address: live.addr,
             stream: stream(live.data.stream()),
             label: state.extras.of(live.data).label.as_deref(),

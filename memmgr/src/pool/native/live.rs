@@ -142,6 +142,12 @@ impl Native {
         state.blocks.iter().map(segment).collect()
     }
 
+    /// A request that was refused is made again.
+    pub fn uncount_failure(&self, family: Family) {
+        let stats = &mut lock(&self.state).stats[family as usize];
+        stats.failures = stats.failures.saturating_sub(1);
+    }
+
     /// Who holds what is in use in a family.
     pub fn holders(&self, family: Family) -> Holders {
         let state = lock(&self.state);

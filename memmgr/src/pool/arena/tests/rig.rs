@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, ops::Range};
 
 /// The pool.
 pub struct Rig {
-    pub space: Space<u32>,
+    pub space: Space<u64>,
     pub arena: Arena,
     pub limit: usize,
     pub moving: Moving,

@@ -3,7 +3,7 @@
 use super::{Entry, tree};
 use crate::pool::best_fit::{
     GRANULE,
-    blocks::{Blocks, Slot},
+    blocks::{Blocks, Datum, Slot},
 };
 
 /// How many lengths there may be.
@@ -109,11 +109,11 @@ impl Flat {
     /// Adds a span, or all of a length that none has here: then it is the lowest. False if there are too many lengths already; then
     /// nothing has changed.
     #[inline]
-    pub fn insert<T: Default>(&mut self, blocks: &mut Blocks<T>, entry: Entry) -> bool {
+    pub fn insert<T: Datum>(&mut self, blocks: &mut Blocks<T>, entry: Entry) -> bool {
         if let Some(place) = self.place(entry.len) {
             if let Some(head) = self.heads.get_mut(place) {
                 *head = tree::insert(blocks, *head, entry);
-                blocks.span_mut(*head).node = place as u32;
+                blocks.at_mut(*head).set_node(place as u32);
             }
             return true;
         }
@@ -125,7 +125,7 @@ impl Flat {
     }
 
     #[inline]
-    fn push<T: Default>(&mut self, blocks: &mut Blocks<T>, entry: Entry) {
+    fn push<T: Datum>(&mut self, blocks: &mut Blocks<T>, entry: Entry) {
         let Entry { len, slot, .. } = entry;
         let place = self.heads.len();
         if place == self.words.len() {
@@ -140,7 +140,7 @@ impl Flat {
             *seen = seen.wrapping_add(1);
         }
         self.heads.push(slot);
-        blocks.span_mut(slot).node = place as u32;
+        blocks.at_mut(slot).set_node(place as u32);
     }
 
     #[cold]
@@ -156,12 +156,11 @@ impl Flat {
 
     /// Removes a span, which is there.
     #[inline]
-    pub fn remove<T: Default>(&mut self, blocks: &mut Blocks<T>, slot: Slot) {
-        let span = blocks.span(slot);
+    pub fn remove<T: Datum>(&mut self, blocks: &mut Blocks<T>, slot: Slot) {
         // Of the spans of one length only the lowest knows its place for sure.
-        let (place, is_alone) = (span.node as usize, span.is_alone());
+        let place = blocks.at(slot).node() as usize;
         let is_lowest = self.heads.get(place) == Some(&slot);
-        if is_alone {
+        if blocks.is_alone(slot) {
             debug_assert!(is_lowest, "a free span is missing in its index");
             if is_lowest {
                 self.drop_length(blocks, place);
@@ -171,22 +170,21 @@ impl Flat {
         let lowest = tree::remove(blocks, slot, is_lowest);
         if let Some((lowest, head)) = lowest.zip(self.heads.get_mut(place)) {
             *head = lowest;
-            blocks.span_mut(lowest).node = place as u32;
+            blocks.at_mut(lowest).set_node(place as u32);
         }
     }
 
     /// Puts another span, of another length, in the place of one, which is there: false, with nothing changed, if either length
     /// has other spans.
     #[inline]
-    pub fn replace<T: Default>(
+    pub fn replace<T: Datum>(
         &mut self,
         blocks: &mut Blocks<T>,
         former: Entry,
         entry: Entry,
     ) -> bool {
-        let span = blocks.span(former.slot);
-        let place = span.node as usize;
-        if !span.is_alone() || self.place(entry.len).is_some() {
+        let place = blocks.at(former.slot).node() as usize;
+        if !blocks.is_alone(former.slot) || self.place(entry.len).is_some() {
             return false;
         }
         let (Some(head), Some(word)) = (self.heads.get_mut(place), self.words.get_mut(place))
@@ -198,7 +196,7 @@ impl Flat {
             return false;
         }
         (*head, *word) = (entry.slot, entry.len | place);
-        blocks.span_mut(entry.slot).node = place as u32;
+        blocks.at_mut(entry.slot).set_node(place as u32);
         if let Some(seen) = self.seen.get_mut(bucket(former.len)) {
             *seen = seen.wrapping_sub(1);
         }
@@ -210,13 +208,13 @@ impl Flat {
 
     /// Removes the length at a place; the last one takes the place.
     #[inline]
-    fn drop_length<T: Default>(&mut self, blocks: &mut Blocks<T>, place: usize) {
+    fn drop_length<T: Datum>(&mut self, blocks: &mut Blocks<T>, place: usize) {
         let last = self.heads.len().saturating_sub(1);
         self.heads.swap_remove(place);
         let moved = self.words.get_mut(last).map_or(0, std::mem::take);
         let mut gone = moved;
         if let Some(head) = self.heads.get(place) {
-            blocks.span_mut(*head).node = place as u32;
+            blocks.at_mut(*head).set_node(place as u32);
             if let Some(word) = self.words.get_mut(place) {
                 gone = std::mem::replace(word, len_of(moved) | place);
             }
@@ -236,7 +234,7 @@ impl Flat {
     }
 
     /// Takes out all spans below `floor` bytes, length by length; `give` is given the lowest span of each.
-    pub fn release<T: Default>(
+    pub fn release<T: Datum>(
         &mut self,
         floor: usize,
         blocks: &mut Blocks<T>,
@@ -265,12 +263,12 @@ impl Flat {
     }
 
     /// What is wrong, if anything is.
-    pub fn check<T: Default>(&self, blocks: &Blocks<T>) -> Result<(), String> {
+    pub fn check<T: Datum>(&self, blocks: &Blocks<T>) -> Result<(), String> {
         let mut seen = vec![0; self.seen.len()];
         for (place, head) in self.heads.iter().enumerate() {
-            let len = blocks.at(*head).len;
+            let len = blocks.at(*head).len();
             if self.words.get(place) != Some(&(len | place))
-                || blocks.span(*head).node as usize != place
+                || blocks.at(*head).node() as usize != place
             {
                 return Err(format!(
                     "the span of {len} bytes at place {place} is not there"

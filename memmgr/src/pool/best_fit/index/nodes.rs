@@ -6,7 +6,7 @@
 use super::{Entry, tree};
 use crate::pool::best_fit::{
     GRANULE,
-    blocks::{Blocks, Slot},
+    blocks::{Blocks, Datum, Slot},
 };
 
 /// How many bits, and slots, a node has.
@@ -216,10 +216,10 @@ impl Lists {
 
     /// Adds a span of less than [`LONG`] bytes, or all of a length that none has here: then it is the lowest.
     #[inline(always)]
-    pub fn insert<T: Default>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>, entry: Entry) {
+    pub fn insert<T: Datum>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>, entry: Entry) {
         let path = Path::to(entry.len / GRANULE);
         let bottom = self.bottom(nodes, path);
-        blocks.span_mut(entry.slot).node = bottom;
+        blocks.at_mut(entry.slot).set_node(bottom);
         let node = nodes.at_mut(bottom);
         match node.child(path.bottom) {
             None => {
@@ -234,10 +234,10 @@ impl Lists {
     }
 
     /// Takes out all spans of the smallest length; the lowest of them.
-    pub fn release<T: Default>(&mut self, nodes: &mut Nodes, blocks: &Blocks<T>) -> Option<Slot> {
+    pub fn release<T: Datum>(&mut self, nodes: &mut Nodes, blocks: &Blocks<T>) -> Option<Slot> {
         let head = self.smallest(nodes, GRANULE)?;
-        let place = blocks.at(head).len / GRANULE % WIDTH;
-        nodes.clear(blocks.span(head).node, place);
+        let block = blocks.at(head);
+        nodes.clear(block.node(), block.len() / GRANULE % WIDTH);
         self.lengths -= 1;
         Some(head)
     }
@@ -254,12 +254,11 @@ impl Lists {
 
     /// Removes a span, which is there.
     #[inline]
-    pub fn remove<T: Default>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>, entry: Entry) {
+    pub fn remove<T: Datum>(&mut self, nodes: &mut Nodes, blocks: &mut Blocks<T>, entry: Entry) {
         let place = entry.len / GRANULE % WIDTH;
-        let span = blocks.span(entry.slot);
         // Of the spans of one length only the lowest knows its node for sure.
-        let number = span.node;
-        if span.is_alone() {
+        let number = blocks.at(entry.slot).node();
+        if blocks.is_alone(entry.slot) {
             nodes.clear(number, place);
             self.lengths = self.lengths.wrapping_sub(1);
             return;
@@ -267,7 +266,7 @@ impl Lists {
         let is_lowest =
             nodes.is_bottom(number) && nodes.at(number).child(place) == Some(entry.slot.number());
         if let Some(lowest) = tree::remove(blocks, entry.slot, is_lowest) {
-            blocks.span_mut(lowest).node = number;
+            blocks.at_mut(lowest).set_node(number);
             nodes.at_mut(number).set(place, lowest.number());
         }
     }

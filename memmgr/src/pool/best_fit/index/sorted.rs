@@ -1,7 +1,7 @@
 //! Many lengths of long spans, in order.
 
 use super::{Entry, tree};
-use crate::pool::best_fit::blocks::{Blocks, Slot};
+use crate::pool::best_fit::blocks::{Blocks, Datum, Slot};
 
 /// The lengths in ascending order, each with its lowest span.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl Sorted {
     }
 
     /// Adds a span, or all of a length that none has here: then it is the lowest.
-    pub fn insert<T: Default>(&mut self, blocks: &mut Blocks<T>, entry: Entry) {
+    pub fn insert<T: Datum>(&mut self, blocks: &mut Blocks<T>, entry: Entry) {
         let place = self.from(entry.len);
         match self.lengths.get_mut(place) {
             Some((len, head)) if *len == entry.len => *head = tree::insert(blocks, *head, entry),
@@ -43,8 +43,8 @@ impl Sorted {
     }
 
     /// Removes a span, which is there.
-    pub fn remove<T: Default>(&mut self, blocks: &mut Blocks<T>, entry: Entry) {
-        let is_alone = blocks.span(entry.slot).is_alone();
+    pub fn remove<T: Datum>(&mut self, blocks: &mut Blocks<T>, entry: Entry) {
+        let is_alone = blocks.is_alone(entry.slot);
         let place = self.from(entry.len);
         let Some((_, head)) = self
             .lengths

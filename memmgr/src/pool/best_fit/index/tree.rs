@@ -3,28 +3,30 @@
 //! the low end, or taken out there, needs no way through the tree.
 
 use super::Entry;
-use crate::pool::best_fit::blocks::{Blocks, Slot};
+use crate::pool::best_fit::blocks::{Blocks, Datum, Slot};
 
 /// Adds a span to the tree whose lowest span is `head`; the lowest one now.
-pub(super) fn insert<T: Default>(blocks: &mut Blocks<T>, head: Slot, entry: Entry) -> Slot {
+pub(super) fn insert<T: Datum>(blocks: &mut Blocks<T>, head: Slot, entry: Entry) -> Slot {
     let (addr, new) = (entry.addr, entry.slot);
-    if addr < blocks.at(head).addr {
+    blocks.link(head);
+    blocks.link(new);
+    if addr < blocks.links(head).addr {
         hang(blocks, new, head, true);
         return new;
     }
     // Up, along spans that nothing lies below on the left, then down.
     let mut above = head;
     loop {
-        let parent = blocks.span(above).parent;
-        if parent.is_none() || blocks.at(parent).addr > addr {
+        let parent = blocks.links(above).parent;
+        if parent.is_none() || blocks.links(parent).addr > addr {
             break;
         }
         above = parent;
     }
     loop {
-        let left = addr < blocks.at(above).addr;
-        let span = blocks.span(above);
-        let below = if left { span.left } else { span.right };
+        let links = blocks.links(above);
+        let left = addr < links.addr;
+        let below = if left { links.left } else { links.right };
         if below.is_none() {
             hang(blocks, new, above, left);
             return head;
@@ -35,90 +37,90 @@ pub(super) fn insert<T: Default>(blocks: &mut Blocks<T>, head: Slot, entry: Entr
 
 /// Hangs a span, which is in no tree, below another, on a side where nothing is yet, and rotates it up until the one above has
 /// a higher priority.
-fn hang<T: Default>(blocks: &mut Blocks<T>, new: Slot, above: Slot, left: bool) {
+fn hang<T: Datum>(blocks: &mut Blocks<T>, new: Slot, above: Slot, left: bool) {
     let (mut above, mut left) = (above, left);
     let mut below = (Slot::NONE, Slot::NONE);
     while above.priority() <= new.priority() {
-        let span = blocks.span_mut(above);
-        let top = std::mem::replace(&mut span.parent, new);
+        let links = blocks.links_mut(above);
+        let top = std::mem::replace(&mut links.parent, new);
         let moved = if left {
-            span.left = std::mem::replace(&mut below.1, above);
-            span.left
+            links.left = std::mem::replace(&mut below.1, above);
+            links.left
         } else {
-            span.right = std::mem::replace(&mut below.0, above);
-            span.right
+            links.right = std::mem::replace(&mut below.0, above);
+            links.right
         };
         if !moved.is_none() {
-            blocks.span_mut(moved).parent = above;
+            blocks.links_mut(moved).parent = above;
         }
         if top.is_none() {
             above = top;
             break;
         }
-        left = blocks.span(top).left == above;
+        left = blocks.links(top).left == above;
         above = top;
     }
     if !above.is_none() {
-        let span = blocks.span_mut(above);
+        let links = blocks.links_mut(above);
         if left {
-            span.left = new;
+            links.left = new;
         } else {
-            span.right = new;
+            links.right = new;
         }
     }
-    let span = blocks.span_mut(new);
-    (span.left, span.right, span.parent) = (below.0, below.1, above);
+    let links = blocks.links_mut(new);
+    (links.left, links.right, links.parent) = (below.0, below.1, above);
 }
 
 /// Takes a span out of its tree, which has others. If it was the lowest one: the lowest one now.
-pub(super) fn remove<T: Default>(
+pub(super) fn remove<T: Datum>(
     blocks: &mut Blocks<T>,
     slot: Slot,
     is_lowest: bool,
 ) -> Option<Slot> {
     let lowest = is_lowest.then(|| after(blocks, slot));
-    let span = *blocks.span(slot);
-    let below = if span.left.is_none() {
-        span.right
-    } else if span.right.is_none() {
-        span.left
+    let links = *blocks.links(slot);
+    let below = if links.left.is_none() {
+        links.right
+    } else if links.right.is_none() {
+        links.left
     } else {
-        merge(blocks, span.left, span.right)
+        merge(blocks, links.left, links.right)
     };
     if !below.is_none() {
-        blocks.span_mut(below).parent = span.parent;
+        blocks.links_mut(below).parent = links.parent;
     }
-    if !span.parent.is_none() {
-        let parent = blocks.span_mut(span.parent);
+    if !links.parent.is_none() {
+        let parent = blocks.links_mut(links.parent);
         if parent.left == slot {
             parent.left = below;
         } else {
             parent.right = below;
         }
     }
-    let span = blocks.span_mut(slot);
-    (span.left, span.right, span.parent) = (Slot::NONE, Slot::NONE, Slot::NONE);
+    let links = blocks.links_mut(slot);
+    (links.left, links.right, links.parent) = (Slot::NONE, Slot::NONE, Slot::NONE);
     lowest
 }
 
 /// The span with the next higher address, or none.
-pub(super) fn after<T: Default>(blocks: &Blocks<T>, slot: Slot) -> Slot {
-    let right = blocks.span(slot).right;
+pub(super) fn after<T: Datum>(blocks: &Blocks<T>, slot: Slot) -> Slot {
+    let right = blocks.links(slot).right;
     if !right.is_none() {
         return leftmost(blocks, right);
     }
     let mut below = slot;
-    let mut above = blocks.span(slot).parent;
-    while !above.is_none() && blocks.span(above).right == below {
+    let mut above = blocks.links(slot).parent;
+    while !above.is_none() && blocks.links(above).right == below {
         below = above;
-        above = blocks.span(above).parent;
+        above = blocks.links(above).parent;
     }
     above
 }
 
-fn leftmost<T: Default>(blocks: &Blocks<T>, mut slot: Slot) -> Slot {
+fn leftmost<T: Datum>(blocks: &Blocks<T>, mut slot: Slot) -> Slot {
     loop {
-        let left = blocks.span(slot).left;
+        let left = blocks.links(slot).left;
         if left.is_none() {
             return slot;
         }
@@ -127,7 +129,7 @@ fn leftmost<T: Default>(blocks: &Blocks<T>, mut slot: Slot) -> Slot {
 }
 
 /// Joins two trees, all of whose spans are in order; the topmost span.
-fn merge<T: Default>(blocks: &mut Blocks<T>, mut low: Slot, mut high: Slot) -> Slot {
+fn merge<T: Datum>(blocks: &mut Blocks<T>, mut low: Slot, mut high: Slot) -> Slot {
     let top = if low.priority() > high.priority() {
         low
     } else {
@@ -143,25 +145,25 @@ fn merge<T: Default>(blocks: &mut Blocks<T>, mut low: Slot, mut high: Slot) -> S
         };
         let next = if takes_low { low } else { high };
         if let Some((above, right)) = hang {
-            let span = blocks.span_mut(above);
+            let links = blocks.links_mut(above);
             if right {
-                span.right = next;
+                links.right = next;
             } else {
-                span.left = next;
+                links.left = next;
             }
             if next.is_none() {
                 return top;
             }
-            blocks.span_mut(next).parent = above;
+            blocks.links_mut(next).parent = above;
         }
         if low.is_none() || high.is_none() {
             return top;
         }
         hang = Some((next, takes_low));
         if takes_low {
-            low = blocks.span(low).right;
+            low = blocks.links(low).right;
         } else {
-            high = blocks.span(high).left;
+            high = blocks.links(high).left;
         }
     }
 }

@@ -13,7 +13,7 @@ const KIB: usize = 1 << 10;
 fn blocks_are_found_by_any_address_wherever_their_segment_starts() {
     for shift in [0, GRANULE, 4 * KIB, 36 * KIB, 64 * KIB - GRANULE] {
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
-        let mut space = Space::<u32>::new();
+        let mut space = Space::<u64>::new();
         for base in [0x1000_0000 + shift, 0x2000_0000 + shift] {
             space.add_segment(base, 1 << 20).unwrap();
         }
@@ -35,7 +35,7 @@ fn blocks_are_found_by_any_address_wherever_their_segment_starts() {
 /// Two owners take turns on one block: the lists keep a little of what was there, and that is sound.
 #[test]
 fn a_block_that_changes_its_owner_for_ever_leaves_sound_books() {
-    let mut space = Space::<u32>::new();
+    let mut space = Space::<u64>::new();
     space.add_segment(0x1000_0000, 8 * KIB).unwrap();
     let classes = [ClassId::IDLE, A.class, B.class];
     for turn in 0..1000 {
@@ -52,7 +52,7 @@ fn a_block_that_changes_its_owner_for_ever_leaves_sound_books() {
 #[test]
 fn the_lists_stay_as_short_as_the_blocks_are_few() {
     let mut random = Random(7);
-    let mut space = Space::<u32>::new();
+    let mut space = Space::<u64>::new();
     space.add_segment(0x1000_0000, 64 * KIB).unwrap();
     let owners: Vec<Owner> = (1..20)
         .map(|number| Owner::new(OwnerId(number), ClassId(2 + number % 3)))
@@ -89,7 +89,7 @@ fn the_lists_stay_as_short_as_the_blocks_are_few() {
 /// The table of live blocks keeps 40 bits of an address: blocks that agree in those are told apart.
 #[test]
 fn blocks_at_the_same_place_of_different_tebibytes_are_told_apart() {
-    let mut space = Space::<u32>::new();
+    let mut space = Space::<u64>::new();
     let bases: Vec<usize> = (1..6).map(|tebibyte| (tebibyte << 40) + 0x1_0000).collect();
     for base in &bases {
         space.add_segment(*base, 64 * KIB).unwrap();
@@ -97,7 +97,7 @@ fn blocks_at_the_same_place_of_different_tebibytes_are_told_apart() {
     let mut live = Vec::new();
     while let Some(taken) = space.allocate(KIB, GRANULE, IDLE) {
         live.push(taken.addr);
-        *space.data_mut(taken.addr).unwrap() = (taken.addr >> 10) as u32;
+        *space.data_mut(taken.addr).unwrap() = (taken.addr >> 10) as u64;
     }
     assert_eq!(live.len(), 5 * 64);
     space.check().unwrap();
@@ -105,7 +105,7 @@ fn blocks_at_the_same_place_of_different_tebibytes_are_told_apart() {
     while !live.is_empty() {
         let addr = live.swap_remove(random.below(live.len()));
         let freed = space.free(addr, Owner::IDLE).unwrap();
-        assert_eq!(freed.data, (addr >> 10) as u32);
+        assert_eq!(freed.data, (addr >> 10) as u64);
         assert!(space.free(addr, Owner::IDLE).is_err());
         space.check().unwrap();
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::Random;
 use crate::pool::best_fit::{
     GRANULE, OwnerId, Slot,
-    blocks::{Blocks, Body, Span},
+    blocks::Blocks,
     index::{Entry, Index, Nodes},
 };
 
@@ -24,7 +24,7 @@ type Ways = [bool; 3];
 /// Some indexes, and what they should have.
 struct Rig {
     nodes: Nodes,
-    blocks: Blocks<u32>,
+    blocks: Blocks<u64>,
     indexes: Vec<Index>,
     spans: Vec<BTreeSet<Entry>>,
     used: BTreeSet<usize>,
@@ -49,8 +49,8 @@ impl Rig {
         while !self.used.insert(addr) {
             addr = GRANULE * (1 + self.random.below(1 << 20));
         }
-        let body = Body::Free(Span::of(OwnerId::IDLE));
-        let slot = self.blocks.insert_after(Slot::NONE, addr, len, body);
+        let slot = self.blocks.insert_after(Slot::NONE, addr, len);
+        self.blocks.make_free(slot, len, OwnerId::IDLE);
         self.file(class, Entry { len, addr, slot });
     }
 
@@ -74,9 +74,7 @@ impl Rig {
     /// A span becomes another class's, perhaps of another length.
     fn hand_over(&mut self, from: usize, to: usize, entry: Entry, len: usize) {
         self.unfile(from, entry);
-        let block = self.blocks.at_mut(entry.slot);
-        block.body = Body::Free(Span::of(OwnerId::IDLE));
-        block.len = len;
+        self.blocks.make_free(entry.slot, len, OwnerId::IDLE);
         self.file(to, Entry { len, ..entry });
     }
 

@@ -20,7 +20,7 @@ const OWNERS: [Owner; 6] = [
 
 /// The allocator and the naive model, side by side.
 struct Both {
-    space: Space<u32>,
+    space: Space<u64>,
     oracle: Oracle,
     random: Random,
 }
@@ -274,7 +274,7 @@ fn all_spans_of_an_owner_change_hands_at_once() {
 #[test]
 fn lists_of_owners_are_made_when_they_are_wanted() {
     let mut made = 0;
-    for seed in 1..=3 {
+    for seed in 1..=4 {
         let mut both = Both::new(seed, &[192 * GRANULE, 64 * GRANULE]);
         for turn in 0..4000 {
             let size = GRANULE * (1 + both.random.below(4));

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::pool::best_fit::{
-    BlockInfo, BlockState, ClassId, FreeError, Owner, OwnerError, OwnerId, RemoveError,
+    BlockInfo, BlockState, ClassId, Datum, FreeError, Owner, OwnerError, OwnerId, RemoveError,
     SegmentError, Space,
 };
 
@@ -335,7 +335,7 @@ impl Oracle {
 
     /// Gives spans of `from` to `to`: all of them, or the `budget` that `space` has chosen. Says whether none
     /// is left.
-    pub fn rename<T: Default>(
+    pub fn rename<T: Datum>(
         &mut self,
         from: OwnerId,
         to: Owner,
@@ -388,7 +388,7 @@ impl Oracle {
 }
 
 /// All blocks of the allocator by ascending address.
-pub fn all_blocks<T: Default>(space: &Space<T>) -> Vec<BlockInfo> {
+pub fn all_blocks<T: Datum>(space: &Space<T>) -> Vec<BlockInfo> {
     space
         .segments()
         .flat_map(|segment| space.blocks_of(segment.base))

@@ -16,25 +16,25 @@ const A: Owner = Owner::new(OwnerId(11), ClassId(1));
 const A2: Owner = Owner::new(OwnerId(12), ClassId(1));
 const B: Owner = Owner::new(OwnerId(21), ClassId(2));
 
-fn space(len: usize) -> Space<u32> {
+fn space(len: usize) -> Space<u64> {
     let mut space = Space::new();
     space.add_segment(BASE, len).expect("the segment is sound");
     space
 }
 
-fn allocate(space: &mut Space<u32>, size: usize) -> usize {
+fn allocate(space: &mut Space<u64>, size: usize) -> usize {
     let taken = space.allocate(size, GRANULE, IDLE).expect("there is room");
     space.check().expect("all invariants hold");
     taken.addr
 }
 
-fn free(space: &mut Space<u32>, addr: usize, owner: Owner) {
+fn free(space: &mut Space<u64>, addr: usize, owner: Owner) {
     space.free(addr, owner).expect("the block is live");
     space.check().expect("all invariants hold");
 }
 
 /// A space whose segment is cut into live blocks of these sizes, without rest.
-fn cut(sizes: &[usize]) -> (Space<u32>, Vec<usize>) {
+fn cut(sizes: &[usize]) -> (Space<u64>, Vec<usize>) {
     let mut space = space(sizes.iter().sum());
     let addrs = sizes
         .iter()
@@ -104,7 +104,7 @@ fn size_zero_and_unusable_alignments_are_refused() {
 
 #[test]
 fn an_alignment_holds_in_new_and_in_reused_spans() {
-    let mut space = Space::<u32>::new();
+    let mut space = Space::<u64>::new();
     space.add_segment(BASE + 256, 16 * MIB).unwrap();
     allocate(&mut space, 256);
     let classes = [ClassId::IDLE, A.class];
@@ -134,7 +134,7 @@ fn an_alignment_holds_in_new_and_in_reused_spans() {
     fresh.check().unwrap();
 }
 
-fn space_at(base: usize, len: usize) -> Space<u32> {
+fn space_at(base: usize, len: usize) -> Space<u64> {
     let mut space = Space::new();
     space.add_segment(base, len).expect("the segment is sound");
     space
@@ -324,7 +324,7 @@ fn a_waiting_request_prefers_low_ranks_then_few_owners() {
 
 #[test]
 fn touching_segments_are_never_merged() {
-    let mut space = Space::<u32>::new();
+    let mut space = Space::<u64>::new();
     space.add_segment(BASE, MIB).unwrap();
     space.add_segment(BASE + MIB, MIB).unwrap();
     let blocks: Vec<usize> = (0..8).map(|_| allocate(&mut space, 256 * KIB)).collect();
@@ -370,7 +370,7 @@ fn touching_segments_are_never_merged() {
 
 #[test]
 fn a_run_does_not_cross_into_a_touching_segment() {
-    let mut space = Space::<u32>::new();
+    let mut space = Space::<u64>::new();
     space.add_segment(BASE, 1024).unwrap();
     space.add_segment(BASE + 1024, 1024).unwrap();
     let first = allocate(&mut space, 1024);
