@@ -5,7 +5,7 @@
 
 use super::{
     FreeOn, Pool, State,
-    best_fit::{ClassId, Owner, OwnerId, Single, Slot},
+    best_fit::{ClassId, LiveInfo, Owner, OwnerId, Single, Slot},
     front::{self, Front, Given, Wanted},
     live::{Live, Place},
     order::{Order, Ready},
@@ -214,17 +214,25 @@ impl State {
         let Some(slot) = self.space.find(address) else {
             return false;
         };
-        let known = self.space.data_at(slot).map(Live::plain);
-        if known == Some(None) && !self.recall(front, address) {
-            return false;
+        let mut live = self.space.live_at(slot);
+        if live
+            .as_ref()
+            .is_some_and(|live| live.data.plain().is_none())
+        {
+            if !self.recall(front, address) {
+                return false;
+            }
+            live = self.space.live_at(slot);
         }
-        let Some(live) = self.space.data_at(slot) else {
+        let Some(LiveInfo {
+            requested, data, ..
+        }) = live
+        else {
             return false;
         };
-        let Some((place, inherited)) = self.order.plain_place(live, on) else {
+        let Some((place, inherited)) = self.order.plain_place(data, on) else {
             return false;
         };
-        let requested = self.space.requested_at(slot);
         self.counters.asked = self.counters.asked.wrapping_sub(requested);
         self.give_back_plain(slot, place, inherited)
     }

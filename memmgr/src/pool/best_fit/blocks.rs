@@ -267,20 +267,11 @@ pub(super) struct Blocks<T> {
     links: Vec<Links>,
     /// The owner in whose list each slot is (its span may be gone meanwhile); [`UNLISTED`] if it is in none.
     listed: Vec<u32>,
-    /// A bit for each record whose block is free: most neighbours are not, and their records need not be looked at to know that.
-    free: Vec<u64>,
     vacant: Slot,
     vacant_count: usize,
     /// What is read through a wrong slot, and what takes what is written there.
     stray: Block<T>,
     stray_links: Links,
-}
-
-const BITS: usize = u64::BITS as usize;
-
-#[inline]
-fn bit(slot: Slot) -> u64 {
-    1 << (slot.0 as usize % BITS)
 }
 
 /// In no owner's list.
@@ -293,7 +284,6 @@ impl<T: Datum> Blocks<T> {
             records: Vec::new(),
             links: Vec::new(),
             listed: Vec::new(),
-            free: Vec::new(),
             vacant: Slot::NONE,
             vacant_count: 0,
             stray: Block::nothing(),
@@ -388,51 +378,31 @@ impl<T: Datum> Blocks<T> {
     /// The owner of a block, if there is a block and it is free.
     #[inline]
     pub fn owner(&self, slot: Slot) -> Option<OwnerId> {
-        let word = self.free.get(slot.0 as usize / BITS)?;
-        if word & bit(slot) == 0 {
-            return None;
-        }
-        self.at(slot).owner()
+        self.records.get(slot.0 as usize)?.owner()
+    }
+
+    /// Whether the block of a slot starts at `addr`.
+    #[inline]
+    pub fn starts_at(&self, slot: Slot, addr: usize) -> bool {
+        let block = self.records.get(slot.0 as usize);
+        block.is_some_and(|block| block.addr() == addr)
     }
 
     /// A block is live, of another length of which so much was asked for, and carries this.
     #[inline]
     pub fn make_live(&mut self, slot: Slot, len: usize, requested: usize, datum: T) {
         self.at_mut(slot).make_live(len, requested, datum);
-        self.note_free(slot, false);
     }
 
     /// A block is a free span of this length and owner, alone in its tree.
     #[inline]
     pub fn make_free(&mut self, slot: Slot, len: usize, owner: OwnerId) {
         self.at_mut(slot).make_free(len, owner);
-        self.note_free(slot, true);
     }
 
     /// No memory is where a block is.
     pub fn make_gap(&mut self, slot: Slot) {
         self.at_mut(slot).set(State::Gap);
-        self.note_free(slot, false);
-    }
-
-    #[inline]
-    fn note_free(&mut self, slot: Slot, free: bool) {
-        if let Some(word) = self.free.get_mut(slot.0 as usize / BITS) {
-            *word = if free {
-                *word | bit(slot)
-            } else {
-                *word & !bit(slot)
-            };
-        }
-    }
-
-    /// Whether what is known of free blocks is what the records say.
-    pub fn knows_free_blocks(&self) -> bool {
-        (0..).zip(&self.records).all(|(number, block)| {
-            let slot = Slot(number);
-            let word = self.free.get(number as usize / BITS).copied();
-            (word.unwrap_or(0) & bit(slot) != 0) == block.is(State::Free)
-        })
     }
 
     /// The owner in whose list a slot is; [`UNLISTED`] if it is in none.
@@ -533,7 +503,6 @@ impl<T: Datum> Blocks<T> {
         block.head = addr & !LOW | block.head & SEAM | state as usize;
         block.size = len & !LOW;
         (block.prev, block.next, block.datum) = (prev, next, datum);
-        self.note_free(slot, state == State::Free);
         if !prev.is_none() {
             self.at_mut(prev).next = slot;
         }
@@ -553,7 +522,6 @@ impl<T: Datum> Blocks<T> {
         block.next = vacant;
         self.vacant = slot;
         self.vacant_count += 1;
-        self.note_free(slot, false);
         if !prev.is_none() {
             self.at_mut(prev).next = next;
         }
@@ -585,12 +553,6 @@ impl<T: Datum> Blocks<T> {
                     self.records.reserve_exact(more);
                     self.links.reserve_exact(more);
                     self.listed.reserve_exact(more);
-                    let words = (len + more).div_ceil(BITS);
-                    self.free
-                        .reserve_exact(words.saturating_sub(self.free.len()));
-                }
-                if len / BITS == self.free.len() {
-                    self.free.push(0);
                 }
                 self.records.push(Block::nothing());
                 self.links.push(Links::NONE);

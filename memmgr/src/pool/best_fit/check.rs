@@ -318,10 +318,6 @@ impl<T: Datum> Space<T> {
             self.blocks.count()
         );
         ensure!(
-            self.blocks.knows_free_blocks(),
-            "a block is known as free and is not, or the other way round"
-        );
-        ensure!(
             self.blocks.walk_vacant() == self.blocks.vacant_count(),
             "the list of vacant records is damaged"
         );

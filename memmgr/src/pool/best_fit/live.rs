@@ -1,73 +1,98 @@
 //! The table of the live blocks: from the first address of a block to its record.
 //!
-//! Buckets of eight entries, each a cache line, which is searched without a branch for each entry. An entry whose bucket is full
-//! lies in the next one that is not, and every bucket that it passes counts it, so that a search knows whether to go on; a
-//! removal moves nothing. An entry is the slot and 32 bits of the address, which give the home of the entry as well: growing
-//! looks at no record.
+//! Buckets of eight places. Of each place a byte of the address is kept, its tag, so that a bucket is searched by arithmetic on
+//! one word (Lamport, "Multiple byte processing with full-word instructions", 1975). An entry whose bucket is full lies in the next
+//! one that is not, and every bucket that it passes counts it, so that a search knows whether to go on; a removal moves nothing.
 
 use super::GRANULE;
 use super::blocks::{Blocks, Datum, Slot};
 
-/// How many entries a bucket has.
+/// How many places a bucket has.
 const WIDTH: usize = 8;
 /// How many buckets there are at first, and from how many on it grows by an eighth at a time.
 const FIRST: usize = 8;
 const MANY: usize = 256;
 
+/// A byte of one at each place, and the highest bit of each.
+const ONES: u64 = u64::MAX / 0xff;
+const HIGH: u64 = ONES << 7;
+
 #[derive(Debug, Clone)]
-#[repr(align(64))]
 struct Bucket {
-    tags: [u32; WIDTH],
-    /// None where there is no entry.
+    /// A byte for each place; 0 where there is no entry.
+    tags: u64,
     slots: [Slot; WIDTH],
+    /// How many entries passed, as it was full.
+    passed: usize,
 }
 
 impl Bucket {
     const EMPTY: Self = Self {
-        tags: [0; WIDTH],
+        tags: 0,
         slots: [Slot::NONE; WIDTH],
+        passed: 0,
     };
 
-    /// A bit for each place with this tag. Some may have no entry.
-    #[inline]
-    fn with_tag(&self, tag: u32) -> u32 {
-        let bits = (0..).zip(&self.tags);
-        bits.fold(0, |bits, (place, found)| {
-            bits | u32::from(*found == tag) << place
-        })
+    /// The place of the entry with this tag for which `is` holds.
+    #[inline(always)]
+    fn place(&self, tag: u8, is: impl Fn(Slot) -> bool) -> Option<usize> {
+        let mut found = zeros(self.tags ^ ONES.wrapping_mul(u64::from(tag)));
+        while found != 0 {
+            let place = lowest(found);
+            if is(self.slots[place]) {
+                return Some(place);
+            }
+            found &= found.wrapping_sub(1);
+        }
+        None
     }
 
-    /// A bit for each place with this slot.
+    /// Puts an entry in, if there is room.
     #[inline]
-    fn with_slot(&self, slot: Slot) -> u32 {
-        let bits = (0..).zip(&self.slots);
-        bits.fold(0, |bits, (place, found)| {
-            bits | u32::from(*found == slot) << place
-        })
+    fn put(&mut self, tag: u8, slot: Slot) -> bool {
+        let free = zeros(self.tags);
+        if free != 0 {
+            let place = lowest(free);
+            self.tags |= u64::from(tag) << (place * 8);
+            self.slots[place] = slot;
+        }
+        free != 0
     }
-}
 
-/// The lowest of these bits, which are not all zero.
-#[inline]
-fn lowest(bits: u32) -> usize {
-    bits.trailing_zeros() as usize % WIDTH
+    /// Takes an entry out.
+    #[inline]
+    fn clear(&mut self, place: usize) {
+        self.tags &= !(0xff << (place * 8));
+        self.slots[place % WIDTH] = Slot::NONE;
+    }
 }
 
 /// The live blocks by address.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     buckets: Vec<Bucket>,
-    /// How many entries passed each bucket, as it was full.
-    passed: Vec<u32>,
     len: usize,
     /// With so many blocks it grows.
     most: usize,
 }
 
-/// What of an address an entry holds: the number of its granule, as far as it fits.
+/// What tells entries of one bucket apart, and where they should lie: 32 bits of each.
 #[inline]
-fn tag_of(addr: usize) -> u32 {
-    (addr / GRANULE) as u32
+fn mix(addr: usize) -> (u8, u32) {
+    let mixed = ((addr / GRANULE) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (((mixed >> 24) as u8).max(1), (mixed >> 32) as u32)
+}
+
+/// Places whose byte is zero, by their highest bit. Above the lowest there may be others.
+#[inline]
+fn zeros(bytes: u64) -> u64 {
+    bytes.wrapping_sub(ONES) & !bytes & HIGH
+}
+
+/// The lowest of these places, of which there are some.
+#[inline]
+fn lowest(places: u64) -> usize {
+    places.trailing_zeros() as usize / 8 % WIDTH
 }
 
 impl Table {
@@ -76,11 +101,10 @@ impl Table {
         self.len
     }
 
-    /// The bucket in which an entry with this tag should lie.
+    /// The bucket in which an entry should lie.
     #[inline]
-    fn home(&self, tag: u32) -> usize {
-        let mixed = u64::from(tag.wrapping_mul(0x9e37_79b1));
-        (mixed.wrapping_mul(self.buckets.len() as u64) >> 32) as usize
+    fn home(&self, mixed: u32) -> usize {
+        (u64::from(mixed).wrapping_mul(self.buckets.len() as u64) >> 32) as usize
     }
 
     #[inline]
@@ -89,76 +113,86 @@ impl Table {
         if next < self.buckets.len() { next } else { 0 }
     }
 
-    /// The record of the block at `addr`.
-    #[inline]
-    pub fn get<T: Datum>(&self, blocks: &Blocks<T>, addr: usize) -> Option<Slot> {
-        let tag = tag_of(addr);
-        let mut at = self.home(tag);
+    /// The bucket, which is not the home, and the place of the entry with this tag for which `is` holds.
+    #[cold]
+    fn behind(&self, home: usize, tag: u8, is: impl Fn(Slot) -> bool) -> Option<(usize, usize)> {
+        let mut at = home;
         for _ in 0..self.buckets.len() {
-            let bucket = self.buckets.get(at)?;
-            let mut found = bucket.with_tag(tag);
-            while found != 0 {
-                let slot = bucket.slots[lowest(found)];
-                if !slot.is_none() && blocks.at(slot).addr() == addr {
-                    return Some(slot);
-                }
-                found &= found - 1;
-            }
-            if self.passed.get(at) == Some(&0) {
+            if self.buckets.get(at)?.passed == 0 {
                 return None;
             }
             at = self.next(at);
+            if let Some(place) = self.buckets.get(at)?.place(tag, &is) {
+                return Some((at, place));
+            }
         }
         None
     }
 
+    /// The record of the block at `addr`.
+    #[inline]
+    pub fn get<T: Datum>(&self, blocks: &Blocks<T>, addr: usize) -> Option<Slot> {
+        let (tag, mixed) = mix(addr);
+        let home = self.home(mixed);
+        let is = |slot| blocks.starts_at(slot, addr);
+        let bucket = self.buckets.get(home)?;
+        match bucket.place(tag, is) {
+            Some(place) => Some(bucket.slots[place]),
+            None => {
+                let (at, place) = self.behind(home, tag, is)?;
+                self.buckets.get(at)?.slots.get(place).copied()
+            }
+        }
+    }
+
     /// Adds a block, which is not there.
     #[inline]
-    pub fn insert(&mut self, addr: usize, slot: Slot) {
+    pub fn insert<T: Datum>(&mut self, blocks: &Blocks<T>, addr: usize, slot: Slot) {
         if self.len >= self.most {
-            self.grow();
+            self.grow(blocks);
         }
         self.len = self.len.wrapping_add(1);
-        self.put(tag_of(addr), slot);
+        self.put(addr, slot);
     }
 
     #[inline]
-    fn put(&mut self, tag: u32, slot: Slot) {
-        let mut at = self.home(tag);
-        // There is room: a quarter of all places is free.
+    fn put(&mut self, addr: usize, slot: Slot) {
+        let (tag, mixed) = mix(addr);
+        let home = self.home(mixed);
+        let bucket = self.buckets.get_mut(home);
+        if !bucket.is_some_and(|bucket| bucket.put(tag, slot)) {
+            self.put_behind(home, tag, slot);
+        }
+    }
+
+    /// Puts an entry into the next bucket that is not full: a quarter of all places is free.
+    #[cold]
+    fn put_behind(&mut self, home: usize, tag: u8, slot: Slot) {
+        let mut at = home;
         for _ in 0..self.buckets.len() {
-            let Some(bucket) = self.buckets.get_mut(at) else {
-                return;
-            };
-            let free = bucket.with_slot(Slot::NONE);
-            if free != 0 {
-                let place = lowest(free);
-                (bucket.tags[place], bucket.slots[place]) = (tag, slot);
+            let next = self.next(at);
+            if let Some(bucket) = self.buckets.get_mut(at) {
+                bucket.passed = bucket.passed.wrapping_add(1);
+            }
+            at = next;
+            let bucket = self.buckets.get_mut(at);
+            if bucket.is_some_and(|bucket| bucket.put(tag, slot)) {
                 return;
             }
-            if let Some(passed) = self.passed.get_mut(at) {
-                *passed = passed.wrapping_add(1);
-            }
-            at = self.next(at);
         }
     }
 
     #[cold]
-    fn grow(&mut self) {
+    fn grow<T: Datum>(&mut self, blocks: &Blocks<T>) {
         let size = match self.buckets.len() {
             size @ MANY.. => size.saturating_add(size / 8),
             size => (size / 2).saturating_mul(3).max(FIRST),
         };
         self.most = size.saturating_mul(WIDTH / 4 * 3);
         let old = std::mem::replace(&mut self.buckets, vec![Bucket::EMPTY; size]);
-        self.passed.clear();
-        self.passed.reserve_exact(size);
-        self.passed.resize(size, 0);
-        for bucket in old {
-            for (tag, slot) in bucket.tags.into_iter().zip(bucket.slots) {
-                if !slot.is_none() {
-                    self.put(tag, slot);
-                }
+        for slot in old.into_iter().flat_map(|bucket| bucket.slots) {
+            if !slot.is_none() {
+                self.put(blocks.at(slot).addr(), slot);
             }
         }
     }
@@ -166,33 +200,31 @@ impl Table {
     /// Removes the block of a record, at `addr`, which is there.
     #[inline(always)]
     pub fn remove(&mut self, addr: usize, slot: Slot) {
-        let home = self.home(tag_of(addr));
-        let mut at = home;
-        for _ in 0..self.buckets.len() {
-            let Some(bucket) = self.buckets.get_mut(at) else {
-                break;
-            };
-            let found = bucket.with_slot(slot);
-            if found != 0 {
-                bucket.slots[lowest(found)] = Slot::NONE;
-                self.len = self.len.wrapping_sub(1);
-                if at != home {
-                    self.forget(home, at);
-                }
-                return;
-            }
-            at = self.next(at);
+        let (tag, mixed) = mix(addr);
+        let home = self.home(mixed);
+        self.len = self.len.wrapping_sub(1);
+        if let Some(bucket) = self.buckets.get_mut(home)
+            && let Some(place) = bucket.place(tag, |found| found == slot)
+        {
+            bucket.clear(place);
+            return;
         }
-        debug_assert!(false, "a live block is not in the table");
+        self.remove_behind(home, tag, slot);
     }
 
-    /// An entry that passed all buckets from its home to this one is gone.
     #[cold]
-    fn forget(&mut self, home: usize, at: usize) {
+    fn remove_behind(&mut self, home: usize, tag: u8, slot: Slot) {
+        let Some((at, place)) = self.behind(home, tag, |found| found == slot) else {
+            debug_assert!(false, "a live block is not in the table");
+            return;
+        };
+        if let Some(bucket) = self.buckets.get_mut(at) {
+            bucket.clear(place);
+        }
         let mut passed = home;
         while passed != at {
-            if let Some(passed) = self.passed.get_mut(passed) {
-                *passed = passed.wrapping_sub(1);
+            if let Some(bucket) = self.buckets.get_mut(passed) {
+                bucket.passed = bucket.passed.wrapping_sub(1);
             }
             passed = self.next(passed);
         }

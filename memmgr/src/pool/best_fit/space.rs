@@ -436,11 +436,9 @@ impl<T: Datum> Space<T> {
         if !block.is_live() {
             return Err(FreeError::AlreadyFree);
         }
-        // The records of the neighbours are asked for before they are needed, as they may be far away.
-        let around = self.owners_around(slot);
         self.live.remove(addr, slot);
         self.in_use = self.in_use.wrapping_sub(len);
-        self.coalesce_between(slot, owner, around);
+        self.coalesce(slot, owner);
         Ok(())
     }
 
@@ -567,6 +565,7 @@ impl<T: Datum> Space<T> {
     }
 
     /// The live block whose record is known.
+    #[inline]
     pub fn live_at(&self, slot: Slot) -> Option<LiveInfo<'_, T>> {
         self.live_info(slot)
     }
@@ -677,6 +676,7 @@ impl<T: Datum> Space<T> {
             && self.blocks.at(segment.first).len() == segment.len
     }
 
+    #[inline]
     fn live_info(&self, slot: Slot) -> Option<LiveInfo<'_, T>> {
         let block = self.blocks.at(slot);
         Some(LiveInfo {

@@ -51,7 +51,7 @@ impl<T: Datum> Space<T> {
     /// Enters a live block into the books.
     #[inline]
     pub(super) fn enter(&mut self, start: usize, slot: Slot, size: usize) {
-        self.live.insert(start, slot);
+        self.live.insert(&self.blocks, start, slot);
         self.in_use = self.in_use.wrapping_add(size);
     }
 
@@ -149,31 +149,14 @@ impl<T: Datum> Space<T> {
 
     /// Makes a block that is in no index a free span, merged with those neighbours that have the same owner. It becomes the
     /// recent span.
+    #[inline(always)]
     pub(super) fn coalesce(&mut self, slot: Slot, owner: Owner) {
-        let around = self.owners_around(slot);
-        self.coalesce_between(slot, owner, around);
-    }
-
-    /// The owners of the blocks before and behind a block, if there are such blocks and they are free.
-    #[inline(always)]
-    pub(super) fn owners_around(&self, slot: Slot) -> (Option<OwnerId>, Option<OwnerId>) {
-        let block = self.blocks.at(slot);
-        (self.blocks.owner(block.prev), self.blocks.owner(block.next))
-    }
-
-    /// As [`Space::coalesce`], where the owners of the neighbours are known.
-    #[inline(always)]
-    pub(super) fn coalesce_between(
-        &mut self,
-        slot: Slot,
-        owner: Owner,
-        (before, after): (Option<OwnerId>, Option<OwnerId>),
-    ) {
         let Owner { id, class } = owner;
         self.frees = self.frees.wrapping_add(1);
         let block = self.blocks.at(slot);
         let (prev, next, added) = (block.prev, block.next, block.len());
         let (mut addr, mut len) = (block.addr(), added);
+        let (after, before) = (self.blocks.owner(next), self.blocks.owner(prev));
         let (joins_next, joins_prev) = (after == Some(id), before == Some(id));
         let recent = self.recent.slot;
         // A recent span that becomes a part of this one is not filed.
