@@ -104,9 +104,6 @@ impl Pool {
     /// Reserves the configured size, as far as the limit allows, once; the bytes.
     fn prepare(&self) -> Result<usize> {
         self.resolve_limit()?;
-        if !self.state.lock().prepared {
-            segment::release_idle_orphans();
-        }
         let len = {
             let mut state = self.state.lock();
             if state.prepared {
