@@ -5,259 +5,9 @@
 //! segment, which is what keeps segments apart. What every operation looks at fills half a cache line; what few do, the
 //! links between spans of one length and the lists of owners, lies elsewhere.
 
-use super::{GRANULE, OwnerId};
-
-/// The number of a block record.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Slot(u32);
-
-impl Slot {
-    /// No block.
-    pub const NONE: Self = Self(u32::MAX);
-
-    /// Whether this is no block.
-    #[inline]
-    pub(super) fn is_none(self) -> bool {
-        self == Self::NONE
-    }
-
-    /// The number.
-    #[inline]
-    pub(super) fn number(self) -> u32 {
-        self.0
-    }
-
-    /// The slot with a number that [`Slot::number`] gave.
-    #[inline]
-    pub(super) fn from_number(number: u32) -> Self {
-        Self(number)
-    }
-
-    /// The priority of a span in the tree of its length: a number that has nothing to do with its address. No two slots have the
-    /// same. (One multiplication would not do: the slots of blocks that were cut one after the other follow each other, and of every
-    /// 377th or 610th it makes numbers that nearly ascend.)
-    #[inline]
-    pub(super) fn priority(self) -> u32 {
-        let mixed = self.0.wrapping_mul(0x9e37_79b1);
-        (mixed ^ (mixed >> 15)).wrapping_mul(0x85eb_ca6b)
-    }
-}
-
-/// What a live block carries. A free span keeps in the same bytes whose it is, and where the index has it.
-pub trait Datum: Default {
-    /// What a free span keeps.
-    fn of_span(owner: OwnerId, node: u32) -> Self;
-
-    /// Whose it is, if it is what a free span keeps.
-    fn owner(&self) -> OwnerId;
-
-    /// Where the index has it, if it is what a free span keeps.
-    fn node(&self) -> u32;
-}
-
-/// The neighbours of a free span in the tree of the spans of its class and length.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Links {
-    /// The first address of the span, so that a way through the tree looks at nothing else.
-    pub addr: usize,
-    /// The span below it with lower addresses.
-    pub left: Slot,
-    /// The span below it with higher addresses.
-    pub right: Slot,
-    /// The span above it.
-    pub parent: Slot,
-}
-
-impl Links {
-    /// No other span is in the tree.
-    const NONE: Self = Self {
-        addr: 0,
-        left: Slot::NONE,
-        right: Slot::NONE,
-        parent: Slot::NONE,
-    };
-
-    /// Whether no other span is in the tree.
-    fn are_none(&self) -> bool {
-        self.left.is_none() && self.right.is_none() && self.parent.is_none()
-    }
-}
-
-/// What a block is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    /// The record is not in use.
-    Vacant,
-    /// The block is handed out (or, inside an operation, in no index).
-    Live,
-    /// The block is free.
-    Free,
-    /// No memory is mapped there (see `gaps`).
-    Gap,
-}
-
-/// A block. With a datum of eight bytes it fills half a cache line.
-///
-/// Addresses and lengths are multiples of the granule: their low bits have other meanings.
-#[derive(Debug)]
-#[repr(align(32))]
-pub(super) struct Block<T> {
-    /// The first address; below the granule: the state and two flags.
-    head: usize,
-    /// The length in bytes; below the granule: how much of it was not asked for.
-    size: usize,
-    /// The block before it in the segment.
-    pub prev: Slot,
-    /// The block behind it in the segment. In a vacant record: the next vacant one.
-    pub next: Slot,
-    /// What it carries.
-    datum: T,
-}
-
-const LOW: usize = GRANULE - 1;
-const STATE: usize = 3;
-/// The slot is in the list of seams (the seam may be gone meanwhile).
-const SEAM: usize = 4;
-/// The span has links.
-const LINKED: usize = 8;
-
-impl<T: Datum> Block<T> {
-    /// What a wrong slot leads to: an empty record with no links.
-    fn nothing() -> Self {
-        Self {
-            head: State::Vacant as usize,
-            size: 0,
-            prev: Slot::NONE,
-            next: Slot::NONE,
-            datum: T::default(),
-        }
-    }
-
-    /// The first address.
-    #[inline]
-    pub fn addr(&self) -> usize {
-        self.head & !LOW
-    }
-
-    /// The length in bytes.
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.size & !LOW
-    }
-
-    /// What was asked for, in bytes, if it is live.
-    #[inline]
-    pub fn requested(&self) -> usize {
-        self.len().wrapping_sub(self.size & LOW)
-    }
-
-    /// The length is another; all of it was asked for.
-    #[inline]
-    pub fn set_len(&mut self, len: usize) {
-        self.size = len & !LOW;
-    }
-
-    /// Of its length, which stays, so much was asked for.
-    #[inline]
-    pub fn set_requested(&mut self, requested: usize) {
-        let len = self.len();
-        debug_assert!(len.wrapping_sub(requested) <= LOW, "the length is another");
-        self.size = len | (len.wrapping_sub(requested) & LOW);
-    }
-
-    /// The first address behind the block. Segments do not run past the last address, so it exists.
-    #[inline]
-    pub fn end(&self) -> usize {
-        self.addr().wrapping_add(self.len())
-    }
-
-    /// What it is.
-    #[inline]
-    pub fn state(&self) -> State {
-        const ALL: [State; 4] = [State::Vacant, State::Live, State::Free, State::Gap];
-        ALL[self.head & STATE]
-    }
-
-    #[inline]
-    fn is(&self, state: State) -> bool {
-        self.head & STATE == state as usize
-    }
-
-    #[inline]
-    fn set(&mut self, state: State) {
-        self.head = self.head & !(STATE | LINKED) | state as usize;
-    }
-
-    /// The owner, if the block is free.
-    #[inline]
-    pub fn owner(&self) -> Option<OwnerId> {
-        self.is(State::Free).then(|| self.datum.owner())
-    }
-
-    /// Whether the block is handed out.
-    #[inline]
-    pub fn is_live(&self) -> bool {
-        self.is(State::Live)
-    }
-
-    /// Whether no memory is there.
-    #[inline]
-    pub fn is_gap(&self) -> bool {
-        self.is(State::Gap)
-    }
-
-    /// The datum, if the block is live.
-    #[inline]
-    pub fn data(&self) -> Option<&T> {
-        self.is_live().then_some(&self.datum)
-    }
-
-    #[inline]
-    fn make_live(&mut self, len: usize, requested: usize, datum: T) {
-        self.set(State::Live);
-        self.size = len & !LOW | (len.wrapping_sub(requested) & LOW);
-        self.datum = datum;
-    }
-
-    #[inline]
-    fn make_free(&mut self, len: usize, owner: OwnerId) {
-        self.set(State::Free);
-        self.size = len & !LOW;
-        self.datum = T::of_span(owner, 0);
-    }
-
-    /// Where in the index the tree of a span hangs; only the lowest span knows that for sure.
-    #[inline]
-    pub fn node(&self) -> u32 {
-        debug_assert!(self.is(State::Free), "the block is not free");
-        self.datum.node()
-    }
-
-    /// The tree of a span hangs elsewhere in the index.
-    #[inline]
-    pub fn set_node(&mut self, node: u32) {
-        debug_assert!(self.is(State::Free), "the block is not free");
-        if self.is(State::Free) {
-            self.datum = T::of_span(self.datum.owner(), node);
-        }
-    }
-
-    /// Whether the slot is in the list of seams (the seam may be gone meanwhile).
-    #[inline]
-    pub fn seam(&self) -> bool {
-        self.head & SEAM != 0
-    }
-
-    /// The slot is in the list of seams, or is not.
-    #[inline]
-    pub fn set_seam(&mut self, seam: bool) {
-        self.head = if seam {
-            self.head | SEAM
-        } else {
-            self.head & !SEAM
-        };
-    }
-}
+use super::OwnerId;
+pub(super) use super::record::{Block, Links, State};
+pub use super::record::{Datum, Slot};
 
 /// All block records.
 #[derive(Debug)]
@@ -310,7 +60,7 @@ impl<T: Datum> Blocks<T> {
     pub fn for_each(&mut self, mut look: impl FnMut(Slot, &Block<T>, &mut u32)) {
         let records = self.records.iter().zip(&mut self.listed);
         for (number, (block, listed)) in (0..).zip(records) {
-            look(Slot(number), block, listed);
+            look(Slot::from_number(number), block, listed);
         }
     }
 
@@ -333,14 +83,14 @@ impl<T: Datum> Blocks<T> {
     /// Whether `more` blocks can be added.
     #[inline]
     pub fn has_room(&self, more: usize) -> bool {
-        let never_used = (Slot::NONE.0 as usize).saturating_sub(self.records.len());
+        let never_used = (Slot::NONE.index()).saturating_sub(self.records.len());
         self.vacant_count.saturating_add(never_used) >= more
     }
 
     /// The block of a slot.
     #[inline]
     pub fn at(&self, slot: Slot) -> &Block<T> {
-        match self.records.get(slot.0 as usize) {
+        match self.records.get(slot.index()) {
             Some(record) => record,
             None => {
                 debug_assert!(false, "no block has this slot");
@@ -352,7 +102,7 @@ impl<T: Datum> Blocks<T> {
     /// The block of a slot, to be changed.
     #[inline]
     pub fn at_mut(&mut self, slot: Slot) -> &mut Block<T> {
-        match self.records.get_mut(slot.0 as usize) {
+        match self.records.get_mut(slot.index()) {
             Some(record) => record,
             None => {
                 debug_assert!(false, "no block has this slot");
@@ -365,26 +115,25 @@ impl<T: Datum> Blocks<T> {
     /// The datum of a live block.
     #[inline]
     pub fn data(&self, slot: Slot) -> Option<&T> {
-        self.records.get(slot.0 as usize)?.data()
+        self.records.get(slot.index())?.data()
     }
 
     /// The datum of a live block, to be changed.
     #[inline]
     pub fn data_mut(&mut self, slot: Slot) -> Option<&mut T> {
-        let block = self.records.get_mut(slot.0 as usize)?;
-        block.is_live().then_some(&mut block.datum)
+        self.records.get_mut(slot.index())?.data_mut()
     }
 
     /// The owner of a block, if there is a block and it is free.
     #[inline]
     pub fn owner(&self, slot: Slot) -> Option<OwnerId> {
-        self.records.get(slot.0 as usize)?.owner()
+        self.records.get(slot.index())?.owner()
     }
 
     /// Whether the block of a slot starts at `addr`.
     #[inline]
     pub fn starts_at(&self, slot: Slot, addr: usize) -> bool {
-        let block = self.records.get(slot.0 as usize);
+        let block = self.records.get(slot.index());
         block.is_some_and(|block| block.addr() == addr)
     }
 
@@ -408,16 +157,13 @@ impl<T: Datum> Blocks<T> {
     /// The owner in whose list a slot is; [`UNLISTED`] if it is in none.
     #[inline]
     pub fn listed(&self, slot: Slot) -> u32 {
-        self.listed
-            .get(slot.0 as usize)
-            .copied()
-            .unwrap_or(UNLISTED)
+        self.listed.get(slot.index()).copied().unwrap_or(UNLISTED)
     }
 
     /// The slot is in this owner's list.
     #[inline]
     pub fn set_listed(&mut self, slot: Slot, owner: u32) {
-        if let Some(listed) = self.listed.get_mut(slot.0 as usize) {
+        if let Some(listed) = self.listed.get_mut(slot.index()) {
             *listed = owner;
         }
     }
@@ -425,16 +171,15 @@ impl<T: Datum> Blocks<T> {
     /// Whether no other span is in the tree of a span.
     #[inline]
     pub fn is_alone(&self, slot: Slot) -> bool {
-        self.at(slot).head & LINKED == 0 || self.links(slot).are_none()
+        !self.at(slot).is_linked() || self.links(slot).are_none()
     }
 
     /// Gives a span links, none yet, if it has not any.
     #[inline]
     pub fn link(&mut self, slot: Slot) {
         let block = self.at_mut(slot);
-        if block.head & LINKED == 0 {
-            debug_assert!(block.is(State::Free), "the block is not free");
-            block.head |= LINKED;
+        if !block.is_linked() {
+            block.set_linked();
             let addr = block.addr();
             *self.links_mut(slot) = Links {
                 addr,
@@ -446,8 +191,8 @@ impl<T: Datum> Blocks<T> {
     /// The links of a span that has some.
     #[inline]
     pub fn links(&self, slot: Slot) -> &Links {
-        debug_assert!(self.at(slot).head & LINKED != 0, "the span has no links");
-        match self.links.get(slot.0 as usize) {
+        debug_assert!(self.at(slot).is_linked(), "the span has no links");
+        match self.links.get(slot.index()) {
             Some(links) => links,
             None => {
                 debug_assert!(false, "no span has this slot");
@@ -459,8 +204,8 @@ impl<T: Datum> Blocks<T> {
     /// The links of a span that has some, to be changed.
     #[inline]
     pub fn links_mut(&mut self, slot: Slot) -> &mut Links {
-        debug_assert!(self.at(slot).head & LINKED != 0, "the span has no links");
-        match self.links.get_mut(slot.0 as usize) {
+        debug_assert!(self.at(slot).is_linked(), "the span has no links");
+        match self.links.get_mut(slot.index()) {
             Some(links) => links,
             None => {
                 debug_assert!(false, "no span has this slot");
@@ -500,9 +245,8 @@ impl<T: Datum> Blocks<T> {
             return slot;
         }
         let block = self.at_mut(slot);
-        block.head = addr & !LOW | block.head & SEAM | state as usize;
-        block.size = len & !LOW;
-        (block.prev, block.next, block.datum) = (prev, next, datum);
+        block.begin(addr, len, state, datum);
+        (block.prev, block.next) = (prev, next);
         if !prev.is_none() {
             self.at_mut(prev).next = slot;
         }
@@ -547,7 +291,7 @@ impl<T: Datum> Blocks<T> {
     fn push(&mut self) -> Slot {
         let len = self.records.len();
         match u32::try_from(len) {
-            Ok(number) if number != Slot::NONE.0 => {
+            Ok(number) if number != Slot::NONE.number() => {
                 if len == self.records.capacity() {
                     let more = (len / 32).max(64);
                     self.records.reserve_exact(more);
@@ -557,7 +301,7 @@ impl<T: Datum> Blocks<T> {
                 self.records.push(Block::nothing());
                 self.links.push(Links::NONE);
                 self.listed.push(UNLISTED);
-                Slot(number)
+                Slot::from_number(number)
             }
             _ => Slot::NONE,
         }

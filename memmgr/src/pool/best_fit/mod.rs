@@ -52,6 +52,7 @@ mod index;
 mod live;
 mod owners;
 mod pages;
+mod record;
 mod runs;
 mod space;
 mod steps;
