@@ -393,3 +393,37 @@ fn what_dropped_managers_have_left_is_there_for_a_request_that_needs_it() {
         }
     }
 }
+
+/// However often a request is tried, it is refused once, and not at all if it is served in the end.
+#[test]
+fn a_request_that_is_made_again_counts_as_refused_once() {
+    sim_only!("the device has 512 MiB");
+    let _turn = turn();
+    for mode in [
+        DeviceAllocatorMode::BestFitPool,
+        DeviceAllocatorMode::CudaAsyncPool,
+    ] {
+        let mm = MemoryManager::new(Config::default().mode(mode)).unwrap();
+        let stream = Stream::new().unwrap();
+        let held = mm.allocate_device_on(400 * MIB, &stream).unwrap();
+        let failures = || match mode {
+            DeviceAllocatorMode::BestFitPool => device(&mm).failures,
+            _ => mm.stats().device[0].cuda_async_pool.failures,
+        };
+        let asked = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let seen = asked.clone();
+        mm.on_out_of_memory(move |_| seen.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < 3);
+        assert!(mm.allocate_device_on(300 * MIB, &stream).is_err());
+        assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 4);
+        assert_eq!(failures(), 1, "{mode}");
+        // SAFETY: nobody uses the block.
+        unsafe { mm.free_device_on(held, &stream).unwrap() };
+        mm.clear_out_of_memory_hook();
+        let block = mm.allocate_device_on(500 * MIB, &stream).unwrap();
+        assert_eq!(failures(), 1, "{mode}");
+        // SAFETY: as above.
+        unsafe { mm.free_device_on(block, &stream).unwrap() };
+        stream.synchronize().unwrap();
+        mm.shutdown().unwrap();
+    }
+}

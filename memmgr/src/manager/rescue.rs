@@ -60,7 +60,7 @@ impl Inner {
                 if self.hook.ask(&refusal) != Some(true) {
                     break;
                 }
-                let again = match served.again(allocate) {
+                let again = match allocate() {
                     Err(Error::OutOfMemory(again)) => self.relieve(again, allocate, served),
                     other => other,
                 };
@@ -70,6 +70,7 @@ impl Inner {
                 }
             }
         }
+        served.count_failure();
         refusal.holders = served.holders();
         if let Place::Device(ordinal) = refusal.place
             && refusal.requested <= refusal.capacity
@@ -100,9 +101,9 @@ impl Inner {
             let (released, failed) = match step {
                 Step::Trim => {
                     // It gives back what dropped managers have left, too, and counts only its own.
-                    let orphans = segment::has_orphans();
+                    let before = segment::orphans_released();
                     let released = served.released();
-                    let others = orphans && !segment::has_orphans();
+                    let others = segment::orphans_released() != before;
                     (released.max(usize::from(others)), false)
                 }
                 Step::Segment => match served.pool.settle_segments(&refusal) {
@@ -131,7 +132,7 @@ impl Inner {
                 }
             };
             if released > 0 {
-                match served.again(allocate) {
+                match allocate() {
                     Err(Error::OutOfMemory(again)) => refusal = again,
                     other => return other,
                 }
@@ -158,13 +159,12 @@ enum Step {
 }
 
 impl Served<'_> {
-    /// Tries again, of which only the last time counts as refused.
-    fn again(&self, allocate: &dyn Fn() -> Result<usize>) -> Result<usize> {
+    /// The request is refused. However often it was tried, that is one.
+    fn count_failure(&self) {
         match self.native {
-            Some((state, Some(family))) => state.native.uncount_failure(family),
-            _ => self.pool.uncount_failure(),
+            Some((state, Some(family))) => state.native.count_failure(family),
+            _ => self.pool.count_failure(),
         }
-        allocate()
     }
 
     /// Gives back what is idle; the bytes. A failure must not hide that memory has run out.

@@ -257,6 +257,8 @@ impl Pool {
         let mut state = self.state.lock();
         match served {
             Ok(_) => state.counters.served += 1,
+            // It may be made again: who gives it up counts it.
+            Err(Error::OutOfMemory(_)) => {}
             Err(_) => state.counters.failures += 1,
         }
         // A size that is refused whatever is free says nothing of fragmentation.
@@ -513,10 +515,10 @@ impl Pool {
         state.counters.peaks.since(scope, state.watermark())
     }
 
-    /// A request that was refused is made again.
-    pub fn uncount_failure(&self) {
+    /// A request for which there was no memory is not made again.
+    pub fn count_failure(&self) {
         let counters = &mut self.state.lock().counters;
-        counters.failures = counters.failures.saturating_sub(1);
+        counters.failures = counters.failures.wrapping_add(1);
     }
 
     /// A scope has ended.

@@ -15,7 +15,10 @@ use crate::{
     stream::{Stream, handle_of},
     sync::{Mutex, OnceLock, lock},
 };
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 /// A source of segments. Its functions make CUDA calls: no lock may be held.
 #[derive(Debug)]
@@ -183,6 +186,7 @@ impl Orphans {
 }
 
 static ORPHANS: Mutex<Vec<Orphans>> = Mutex::new(Vec::new());
+static RELEASED: AtomicU64 = AtomicU64::new(0);
 
 /// Leaves segments to the next call that may wait, with the marks that their memory carries.
 pub(super) fn orphan(orphans: Orphans) {
@@ -194,6 +198,11 @@ pub(crate) fn has_orphans() -> bool {
     !lock(&ORPHANS).is_empty() || super::native::has_orphans() || adopted::has_orphans()
 }
 
+/// Grows when [`release_orphans`] gives something back, or may have.
+pub(crate) fn orphans_released() -> u64 {
+    RELEASED.load(Relaxed)
+}
+
 /// As [`release_orphans`], if there is anything to release and no stream has work that it would wait for.
 pub(crate) fn release_idle_orphans() {
     if has_orphans() && crate::stream::all_idle() {
@@ -203,8 +212,11 @@ pub(crate) fn release_idle_orphans() {
 
 /// Gives back the segments of pools that were dropped, and what dropped managers had adopted. Waits for work that may still touch them.
 pub(crate) fn release_orphans() {
-    super::native::release_orphans();
-    adopted::release_orphans();
+    if super::native::has_orphans() || adopted::has_orphans() {
+        super::native::release_orphans();
+        adopted::release_orphans();
+        RELEASED.fetch_add(1, Relaxed);
+    }
     let orphans = std::mem::take(&mut *lock(&ORPHANS));
     for left in orphans {
         if !planted::is_made(Mistake::OrphansDoNotWait)
@@ -235,6 +247,7 @@ pub(crate) fn release_orphans() {
                 tracing::warn!(%error, "memory of a dropped manager could not be given back");
             }
         }
+        RELEASED.fetch_add(1, Relaxed);
     }
 }
 

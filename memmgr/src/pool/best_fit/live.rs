@@ -1,6 +1,6 @@
 //! The table of the live blocks: from the first address of a block to its record.
 //!
-//! Buckets of eight places. Of each place a byte of the address is kept, its tag, so that a bucket is searched by arithmetic on
+//! Buckets of eight places. Of each entry a byte of its hash is kept, its tag, so that a bucket is searched by arithmetic on
 //! one word (Lamport, "Multiple byte processing with full-word instructions", 1975). An entry whose bucket is full lies in the next
 //! one that is not, and every bucket that it passes counts it, so that a search knows whether to go on; a removal moves nothing.
 

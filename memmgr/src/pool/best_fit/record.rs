@@ -115,6 +115,8 @@ pub(super) struct Block<T> {
     datum: T,
 }
 
+const _: () = assert!(size_of::<Block<[u32; 2]>>() == 32);
+
 const LOW: usize = GRANULE - 1;
 const STATE: usize = 3;
 /// The slot is in the list of seams (the seam may be gone meanwhile).

@@ -63,7 +63,10 @@ impl Native {
         };
         let mut state = lock(&self.state);
         let stats = &mut state.stats[family as usize];
-        let address = result.inspect_err(|_| stats.failures += 1)?;
+        // Where there was no memory it may be made again: who gives it up counts it.
+        let counts = |error: &Error| !matches!(error, Error::OutOfMemory(_));
+        let failed = |error: &Error| stats.failures += u64::from(counts(error));
+        let address = result.inspect_err(failed)?;
         stats.allocations += 1;
         stats.in_use += size;
         stats.live_blocks += 1;

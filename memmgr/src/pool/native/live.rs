@@ -142,10 +142,10 @@ impl Native {
         state.blocks.iter().map(segment).collect()
     }
 
-    /// A request that was refused is made again.
-    pub fn uncount_failure(&self, family: Family) {
+    /// A request for which there was no memory is not made again.
+    pub fn count_failure(&self, family: Family) {
         let stats = &mut lock(&self.state).stats[family as usize];
-        stats.failures = stats.failures.saturating_sub(1);
+        stats.failures = stats.failures.wrapping_add(1);
     }
 
     /// Who holds what is in use in a family.
