@@ -116,7 +116,7 @@ pub(crate) struct Extra {
     first: OwnerId,
     /// And the others.
     pub inherited: Vec<OwnerId>,
-    /// The number of its entry in the front, if it is there. Nothing else is known of it then.
+    /// The number of its entry in the front, if it is there. Only `first` is known of it then, besides.
     front: Option<u32>,
     /// Copies and other uses that were recorded.
     pub uses: Vec<Use>,

@@ -137,23 +137,6 @@ impl<T: Datum> Blocks<T> {
         block.is_some_and(|block| block.addr() == addr)
     }
 
-    /// A block is live, of another length of which so much was asked for, and carries this.
-    #[inline]
-    pub fn make_live(&mut self, slot: Slot, len: usize, requested: usize, datum: T) {
-        self.at_mut(slot).make_live(len, requested, datum);
-    }
-
-    /// A block is a free span of this length and owner, alone in its tree.
-    #[inline]
-    pub fn make_free(&mut self, slot: Slot, len: usize, owner: OwnerId) {
-        self.at_mut(slot).make_free(len, owner);
-    }
-
-    /// No memory is where a block is.
-    pub fn make_gap(&mut self, slot: Slot) {
-        self.at_mut(slot).set(State::Gap);
-    }
-
     /// The owner in whose list a slot is; [`UNLISTED`] if it is in none.
     #[inline]
     pub fn listed(&self, slot: Slot) -> u32 {

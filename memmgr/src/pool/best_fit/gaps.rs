@@ -10,7 +10,7 @@
 
 use std::{collections::BTreeMap, ops::Range};
 
-use super::blocks::{Datum, Slot};
+use super::blocks::{Datum, Slot, State};
 use super::check::ensure;
 use super::index::Entry;
 use super::space::Space;
@@ -133,7 +133,7 @@ impl<T: Datum> Space<T> {
         }
         if end < gap_end {
             let rest = self.split(mapped, end);
-            self.blocks.make_gap(rest);
+            self.blocks.at_mut(rest).set(State::Gap);
             self.gaps.by_addr.insert(end, rest);
         }
         self.gaps.bytes = self.gaps.bytes.saturating_sub(len);
@@ -181,7 +181,7 @@ impl<T: Datum> Space<T> {
         if self.is_gap(prev) {
             self.join(prev, gap);
         } else {
-            self.blocks.make_gap(gap);
+            self.blocks.at_mut(gap).set(State::Gap);
             self.gaps.by_addr.insert(start, gap);
         }
         self.uncount(counted);

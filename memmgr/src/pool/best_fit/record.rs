@@ -221,7 +221,7 @@ impl<T: Datum> Block<T> {
     #[inline]
     pub fn begin(&mut self, addr: usize, len: usize, state: State, datum: T) {
         self.head = addr & !LOW | self.head & SEAM | state as usize;
-        self.size = len & !LOW;
+        self.set_len(len);
         self.datum = datum;
     }
 
@@ -248,7 +248,8 @@ impl<T: Datum> Block<T> {
     #[inline]
     pub fn make_live(&mut self, len: usize, requested: usize, datum: T) {
         self.set(State::Live);
-        self.size = len & !LOW | (len.wrapping_sub(requested) & LOW);
+        self.set_len(len);
+        self.set_requested(requested);
         self.datum = datum;
     }
 
@@ -256,7 +257,7 @@ impl<T: Datum> Block<T> {
     #[inline]
     pub fn make_free(&mut self, len: usize, owner: OwnerId) {
         self.set(State::Free);
-        self.size = len & !LOW;
+        self.set_len(len);
         self.datum = T::of_span(owner, 0);
     }
 

@@ -79,7 +79,7 @@ impl<T: Datum> Space<T> {
             behind_is_free = self.blocks.at(first).seam();
         }
         let left = span.len.wrapping_sub(size);
-        self.blocks.make_live(first, size, requested, datum);
+        self.blocks.at_mut(first).make_live(size, requested, datum);
         let behind = span.addr.wrapping_add(size);
         let Some(record) = self.owners.owner_mut(owner) else {
             debug_assert!(false, "no owner has this id");
@@ -193,7 +193,7 @@ impl<T: Datum> Space<T> {
             spans -= 1;
             span = prev;
         }
-        self.blocks.make_free(span, len, id);
+        self.blocks.at_mut(span).make_free(len, id);
         self.recent = Recent {
             slot: span,
             owner: id,
@@ -414,7 +414,7 @@ impl<T: Datum> Space<T> {
         let Entry { len, slot, .. } = entry;
         let Owner { id, class } = to;
         self.frees = self.frees.wrapping_add(1);
-        self.blocks.make_free(slot, len, id);
+        self.blocks.at_mut(slot).make_free(len, id);
         let block = self.blocks.at(slot);
         let (prev, next) = (block.prev, block.next);
         let joins = |blocks: &Blocks<T>, other| blocks.owner(other) == Some(id);
@@ -539,7 +539,7 @@ impl<T: Datum> Space<T> {
         let class = self.owners.class_of(owner);
         let block = self.blocks.at(slot);
         let (addr, len) = (block.addr(), block.len());
-        self.blocks.make_free(slot, len, owner);
+        self.blocks.at_mut(slot).make_free(len, owner);
         if let Some(record) = self.owners.owner_mut(owner) {
             record.spans = record.spans.saturating_add(1);
             record.bytes = record.bytes.saturating_add(len);
@@ -573,7 +573,7 @@ impl<T: Datum> Space<T> {
             self.unfile(Entry::of(&self.blocks, slot), class);
         }
         let len = self.blocks.at(slot).len();
-        self.blocks.make_live(slot, len, len, T::default());
+        self.blocks.at_mut(slot).make_live(len, len, T::default());
         if let Some(record) = self.owners.owner_mut(owner) {
             record.spans = record.spans.saturating_sub(1);
             record.bytes = record.bytes.saturating_sub(len);

@@ -50,7 +50,7 @@ impl Rig {
             addr = GRANULE * (1 + self.random.below(1 << 20));
         }
         let slot = self.blocks.insert_after(Slot::NONE, addr, len);
-        self.blocks.make_free(slot, len, OwnerId::IDLE);
+        self.blocks.at_mut(slot).make_free(len, OwnerId::IDLE);
         self.file(class, Entry { len, addr, slot });
     }
 
@@ -74,7 +74,7 @@ impl Rig {
     /// A span becomes another class's, perhaps of another length.
     fn hand_over(&mut self, from: usize, to: usize, entry: Entry, len: usize) {
         self.unfile(from, entry);
-        self.blocks.make_free(entry.slot, len, OwnerId::IDLE);
+        self.blocks.at_mut(entry.slot).make_free(len, OwnerId::IDLE);
         self.file(to, Entry { len, ..entry });
     }
 
