@@ -113,6 +113,41 @@ fn memory_that_has_moved_is_put_together_when_nothing_is_live() {
     assert_eq!(stats(&manager).moves, moved);
 }
 
+/// A program that is served as the memory lies finds it so the next time, however many calls were made.
+#[test]
+fn memory_that_serves_as_it_lies_stays_there() {
+    let _turn = turn();
+    let stream = Stream::new().expect("a stream");
+    let Some((manager, moved)) = scattered(&stream, 4096 * MIB, 128 * MIB) else {
+        return;
+    };
+    let served = |calls: usize| {
+        let blocks: Vec<_> = (0..calls)
+            .map(|_| manager.device::<u8>(MIB, &stream).expect("a block"))
+            .collect();
+        drop(blocks);
+        stream.synchronize().expect("no work");
+    };
+    // As many calls as those for which it moved.
+    served(33);
+    pairs(&manager, &stream, 2 * CALLS * moved);
+    stream.synchronize().expect("no work");
+    pairs(&manager, &stream, 2);
+    assert_eq!(stats(&manager).moves, moved);
+
+    // Until it has to move again.
+    round(&manager, &stream, 128 * MIB);
+    let again = stats(&manager).moves;
+    assert!(again > moved);
+    // Fewer calls than those say nothing of them.
+    served(32);
+    pairs(&manager, &stream, CALLS * again);
+    stream.synchronize().expect("no work");
+    pairs(&manager, &stream, 2);
+    assert!(stats(&manager).moves > again);
+    manager.check().expect("the books are sound");
+}
+
 /// Chunks of one page stay where they are, and serve the same program in the same way as the first time.
 #[test]
 fn a_small_pool_begins_anew_when_nothing_is_live() {

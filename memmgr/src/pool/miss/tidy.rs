@@ -9,7 +9,8 @@
 //! - **Longer ones** would not lie as they did then. All memory is put together, which costs as many moves as there are chunks in
 //!   the wrong place.
 //!
-//! Either is done where that, and what follows from it, is little beside the calls that were made meanwhile.
+//! Either is done where that, and what follows from it, is little beside the calls that were made meanwhile, and not where the memory
+//! has just served as many calls as moved it, as it lies.
 
 use super::{
     Ticket,
@@ -27,6 +28,15 @@ const FREE: u64 = 16;
 /// So many chunks are looked at in the time of a call.
 const LOOKS: u64 = 4;
 
+/// The pool when nothing was live last. What happened since then is a *round*.
+#[derive(Debug, Default, Clone, Copy)]
+struct Seen {
+    moves: u64,
+    /// The growths that made memory.
+    growths: u64,
+    calls: u64,
+}
+
 /// The moves up to the moment when the memory was last in one piece or asleep, and the calls up to the last attempt.
 #[derive(Debug, Default, Clone, Copy)]
 pub(in crate::pool) struct Tidied {
@@ -37,10 +47,13 @@ pub(in crate::pool) struct Tidied {
     own: u64,
     /// The growths since then that went over chunks that were asleep.
     woken: u64,
-    /// The moves, and the growths that made memory, when nothing was live last.
-    seen: (u64, u64),
-    /// Whether memory has moved since then though none was made: the same may come again.
+    seen: Seen,
+    /// Whether memory has moved in a round that made none: the same may come again.
     again: bool,
+    /// The calls of the longest round in which memory has moved.
+    round: u64,
+    /// The moves up to a round of as many calls for which nothing had to move: the memory serves as it lies.
+    served: u64,
 }
 
 impl Tidied {
@@ -116,17 +129,31 @@ impl State {
         }
     }
 
-    /// Whether memory has moved since it was last in one piece.
+    /// Whether memory has moved since it was last in one piece, and since it last served a whole round as it lay.
     #[inline]
     pub(in crate::pool) fn has_moved(&self) -> bool {
-        self.counters.moves != self.tidied.moves
+        let moves = self.counters.moves;
+        moves != self.tidied.moves && moves != self.tidied.served
     }
 
     #[cold]
     fn look_if_worth_it(&mut self) {
-        let now = (self.counters.moves, self.counters.growths);
-        let (moves, growths) = std::mem::replace(&mut self.tidied.seen, now);
-        self.tidied.again |= now.0 > moves && now.1 == growths;
+        let now = Seen {
+            moves: self.counters.moves,
+            growths: self.counters.growths,
+            calls: self.calls(),
+        };
+        let tidied = &mut self.tidied;
+        let before = std::mem::replace(&mut tidied.seen, now);
+        let round = now.calls.saturating_sub(before.calls);
+        if now.moves > before.moves {
+            tidied.again |= now.growths == before.growths;
+            tidied.round = tidied.round.max(round);
+        } else if round >= tidied.round {
+            // As a program that repeats itself is served from now on.
+            tidied.served = now.moves;
+            return;
+        }
         self.release_due |= self.is_worth_tidying();
     }
 
@@ -160,7 +187,7 @@ impl State {
         let Counters { moves, remaps, .. } = self.counters;
         let own = remaps.saturating_sub(before);
         (self.tidied.moves, self.tidied.remaps) = (moves, remaps);
-        self.tidied.woken = 0;
+        (self.tidied.woken, self.tidied.round) = (0, 0);
         self.tidied.own = self.tidied.own.saturating_add(own);
     }
 
