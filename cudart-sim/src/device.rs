@@ -31,6 +31,8 @@ pub(crate) struct Device {
     pub(crate) bus: [u64; 2],
     /// What new memory is filled with.
     fresh: Option<u8>,
+    /// Whether it was said that there are no addresses for it.
+    told: bool,
 }
 
 /// Rounds up, or fails on overflow as out of memory.
@@ -52,6 +54,7 @@ impl Device {
             peers: Vec::new(),
             bus: [0; 2],
             fresh,
+            told: false,
         }
     }
 
@@ -101,7 +104,13 @@ impl Device {
                 Err(code) => refused = code,
             }
         }
-        eprintln!("cudart-sim: cannot reserve addresses for a device of {capacity} bytes");
+        if !std::mem::replace(&mut self.told, true) {
+            eprintln!(
+                "cudart-sim: cannot reserve addresses for a device of {} MiB: set CUDART_SIM_MEMORY to less, or allow the process \
+                 more addresses (ulimit -v)",
+                capacity >> 20
+            );
+        }
         Err(refused)
     }
 

@@ -861,6 +861,23 @@ fn json_never_replaces_a_trace_a_device_a_pipe_or_a_link() {
 }
 
 #[test]
+fn a_simulated_device_for_which_there_are_no_addresses_says_so_once() {
+    let rows = "0,0,allocate,0x1,100,0x0\n0,0,allocate,0x2,100,0x0\n";
+    let trace = file("small.csv", format!("{HEADER}\n{rows}"));
+    // More than a process of this architecture can have.
+    let (text, errors) = success_with_errors(
+        memmgr()
+            .args(["replay", "--mode", "pool"])
+            .arg(&trace.path)
+            .env("CUDART_SIM_MEMORY", "200000G"),
+    );
+    let said = "cudart-sim: cannot reserve addresses for a device of 204800000 MiB: set CUDART_SIM_MEMORY to less";
+    assert_eq!(errors.matches(said).count(), 1, "{errors}");
+    let row = text.lines().find(|line| line.starts_with("pool"));
+    assert!(row.is_some_and(|row| row.ends_with(" 4")), "{text}");
+}
+
+#[test]
 fn a_variable_that_cannot_be_read_counts_as_unset() {
     let trace = file("small.csv", format!("{HEADER}\n0,0,allocate,0x1,100,0x0\n"));
     let (text, errors) = success_with_errors(

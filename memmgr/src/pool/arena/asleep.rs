@@ -97,7 +97,9 @@ impl<'a> Sleepers<'a> {
 impl Arena {
     /// The chunks that lie wholly inside idle spans, by address.
     pub(super) fn idle_chunks<T: Datum>(&self, space: &mut Space<T>) -> Vec<(usize, Chunk, Slot)> {
-        let spans: Vec<Piece> = space.idle_spans(PAGE).collect();
+        // Spans are few where chunks are many.
+        let mut spans: Vec<Piece> = space.idle_spans(PAGE).collect();
+        spans.sort_unstable_by_key(|span| span.addr);
         let mut found: Vec<(usize, Chunk, Slot)> = Vec::new();
         for span in spans {
             let Kind::Idle(slot) = span.kind else {
@@ -110,7 +112,6 @@ impl Arena {
                     .map(|(start, chunk)| (*start, *chunk, slot)),
             );
         }
-        found.sort_unstable_by_key(|(start, _, _)| *start);
         found
     }
 
