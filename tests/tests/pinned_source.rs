@@ -8,7 +8,18 @@ mod rig;
 use common::{KIB, MIB, assert_sound, last_error};
 use cudart_sim::{sys::cudaError, thread_calls_of};
 use memmgr::{Config, Error, MemoryManager, PinnedSource, Stream};
-use std::ffi::c_void;
+use std::{
+    ffi::c_void,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// One test at a time: whoever trims gives back what the managers of other tests have left, too.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    manager(Config::default()).trim().unwrap();
+    turn
+}
 
 /// How often this thread has registered, unregistered, allocated and freed page-locked memory.
 fn calls() -> [u64; 4] {
@@ -51,6 +62,7 @@ fn is_mapped(address: usize) -> bool {
 
 #[test]
 fn a_long_segment_is_registered_and_goes_back_whole() {
+    let _turn = turn();
     let mm = manager(Config::default());
     let before = calls();
     let block = mm.allocate_pinned(20 * MIB).unwrap();
@@ -70,6 +82,7 @@ fn a_long_segment_is_registered_and_goes_back_whole() {
 
 #[test]
 fn what_is_given_back_is_unmapped() {
+    let _turn = turn();
     let mm = manager(Config::default());
     // So long that nothing else is mapped there at once.
     let block = mm.allocate_pinned(512 * MIB).unwrap();
@@ -83,6 +96,7 @@ fn what_is_given_back_is_unmapped() {
 
 #[test]
 fn short_segments_and_who_asks_for_it_get_them_from_cuda_host_alloc() {
+    let _turn = turn();
     let short = Config::default().pinned_growth(MIB);
     let asked = Config::default().pinned_source(PinnedSource::HostAlloc);
     for (config, size) in [(short, MIB), (asked, 20 * MIB)] {
@@ -101,6 +115,7 @@ fn short_segments_and_who_asks_for_it_get_them_from_cuda_host_alloc() {
 
 #[test]
 fn what_cannot_be_registered_comes_from_cuda_host_alloc() {
+    let _turn = turn();
     for code in [
         cudaError::cudaErrorMemoryAllocation,
         cudaError::cudaErrorNotSupported,
@@ -123,6 +138,7 @@ fn what_cannot_be_registered_comes_from_cuda_host_alloc() {
 
 #[test]
 fn an_error_of_others_is_named_when_both_ways_fail() {
+    let _turn = turn();
     let mm = manager(Config::default());
     common::checks::leave_foreign_error();
     let fault = nothing_pinned(cudaError::cudaErrorInvalidValue);
@@ -145,11 +161,13 @@ fn nothing_pinned(code: cudaError) -> [cudart_sim::Fault; 2] {
 
 #[test]
 fn where_nothing_can_be_page_locked_pageable_memory_serves_who_wants_that() {
+    let _turn = turn();
     let stream = Stream::new().unwrap();
     for size in [100, 64 * KIB, 20 * MIB] {
         let mm = manager(Config::default().pinned_fallback(true));
         let fault = nothing_pinned(cudaError::cudaErrorMemoryAllocation);
         let block = mm.allocate_pinned(size).unwrap();
+        assert_eq!(mm.stats().pinned.failures, 0, "it was served");
         // SAFETY: the block is ours; the stream has finished before it is freed.
         unsafe {
             assert!(is_zero(block, size));
@@ -183,6 +201,7 @@ fn where_nothing_can_be_page_locked_pageable_memory_serves_who_wants_that() {
 
 #[test]
 fn a_configured_size_that_cannot_be_page_locked_is_pageable_too() {
+    let _turn = turn();
     let config = Config::default()
         .pinned_pool_size(16 * MIB)
         .pinned_fallback(true);
@@ -199,6 +218,7 @@ fn a_configured_size_that_cannot_be_page_locked_is_pageable_too() {
 
 #[test]
 fn pageable_memory_is_no_way_around_a_limit_or_other_errors_and_is_off_by_default() {
+    let _turn = turn();
     let mm = manager(Config::default());
     let fault = nothing_pinned(cudaError::cudaErrorMemoryAllocation);
     assert!(mm.allocate_pinned(8 * MIB).unwrap_err().is_out_of_memory());
@@ -210,6 +230,7 @@ fn pageable_memory_is_no_way_around_a_limit_or_other_errors_and_is_off_by_defaul
     let mm = manager(config);
     let block = mm.allocate_pinned(8 * MIB).unwrap();
     assert!(mm.allocate_pinned(MIB).unwrap_err().is_out_of_memory());
+    assert_eq!(mm.stats().pinned.failures, 1);
     assert!(matches!(
         mm.allocate_pinned(9 * MIB),
         Err(Error::LimitExceeded { .. })
@@ -227,6 +248,7 @@ fn pageable_memory_is_no_way_around_a_limit_or_other_errors_and_is_off_by_defaul
 
 #[test]
 fn only_page_locked_memory_is_pinned() {
+    let _turn = turn();
     let mm = manager(Config::default());
     let stream = Stream::new().unwrap();
     let adopted = mm.adopt(vec![1u8; 4096]).unwrap();
@@ -242,6 +264,7 @@ fn only_page_locked_memory_is_pinned() {
 
 #[test]
 fn segments_that_are_registered_and_given_back_by_several_threads_stay_apart() {
+    let _turn = turn();
     let mm = manager(Config::default().pinned_growth(4 * MIB));
     std::thread::scope(|scope| {
         for number in 0..4u8 {

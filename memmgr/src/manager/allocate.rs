@@ -77,6 +77,7 @@ impl Inner {
             pool: &state.pool,
             native: Some((state, family)),
             trim: &|| state.trim_to(0),
+            falls_back: false,
         };
         let place = Place::Device(ordinal);
         let mode = Some(family.map_or(DeviceAllocatorMode::BestFitPool, Family::mode));
@@ -138,11 +139,12 @@ impl Inner {
             pool: &self.pinned,
             native: None,
             trim: &trim,
+            falls_back: self.pinned_fallback,
         };
         let served = match self.with_rescue(|| self.pinned.allocate(size, None, raw), served) {
-            Err(error) if self.pinned_fallback && error.is_out_of_memory() => {
-                self.allocate_pageable(size, raw, error)
-            }
+            Err(error) if self.pinned_fallback && error.is_out_of_memory() => self
+                .allocate_pageable(size, raw, error)
+                .inspect_err(|_| self.pinned.count_failure()),
             other => other,
         };
         if let Err(error) = &served {

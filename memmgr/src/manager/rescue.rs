@@ -21,6 +21,8 @@ pub(super) struct Served<'a> {
     pub native: Option<(&'a DeviceState, Option<Family>)>,
     /// Gives idle memory of all families back; the bytes.
     pub trim: &'a dyn Fn() -> Result<usize>,
+    /// Whether memory of another kind may serve what has run out here. Whoever tries that counts the failure.
+    pub falls_back: bool,
 }
 
 impl Inner {
@@ -70,7 +72,6 @@ impl Inner {
                 }
             }
         }
-        served.count_failure();
         refusal.holders = served.holders();
         if let Place::Device(ordinal) = refusal.place
             && refusal.requested <= refusal.capacity
@@ -78,7 +79,11 @@ impl Inner {
         {
             refusal.idle_of_others = self.idle_of_others(ordinal);
         }
-        if refusal.can_ever_fit() && served.pool.waits_for_a_capture() {
+        let waits_for_a_capture = refusal.can_ever_fit() && served.pool.waits_for_a_capture();
+        if waits_for_a_capture || !served.falls_back {
+            served.count_failure();
+        }
+        if waits_for_a_capture {
             return Err(capture::refusal(
                 &format!("{refusal}. Part of it was freed on a stream, which nobody can ask"),
                 "allocate before the capture begins, or after it has ended",
