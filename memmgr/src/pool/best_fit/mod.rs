@@ -49,11 +49,15 @@ mod blocks;
 mod check;
 mod gaps;
 mod index;
+mod lists;
 mod live;
 mod owners;
 mod pages;
 mod record;
+mod renames;
 mod runs;
+mod search;
+mod segments;
 mod space;
 mod steps;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The allocator itself: segments in and out, allocate, free, and the change of owners.
+//! The allocator itself: what it keeps, the free of a block, and questions about blocks, spans and figures.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,10 @@ use super::blocks::{Blocks, Datum, Slot};
 use super::gaps::Gaps;
 use super::index::{Entry, Nodes};
 use super::live::Table;
-use super::owners::{ClassRecord, Owners};
+use super::owners::Owners;
 use super::pages::Starts;
-use super::runs::{Found, Request, Scratch, best_run};
-use super::{
-    ClassId, FreeError, GRANULE, LiveInfo, Owner, OwnerError, OwnerId, RemoveError, SegmentError,
-    SegmentInfo, Single, SpaceStats, Taken, is_alignment, round,
-};
+use super::runs::Scratch;
+use super::{ClassId, FreeError, LiveInfo, Owner, OwnerId, SpaceStats};
 
 /// A segment. The slot of its first block never changes: a merge keeps the left record, a split as well.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +51,7 @@ impl Recent {
 
     /// Where the index would have it.
     #[inline]
-    fn entry(&self) -> Entry {
+    pub(super) fn entry(&self) -> Entry {
         let Self {
             slot, addr, len, ..
         } = *self;
@@ -124,282 +121,6 @@ impl<T: Datum> Space<T> {
             splits: 0,
             merges: 0,
         }
-    }
-
-    /// Adds the segment of `len` bytes at `base`, as one idle span.
-    pub fn add_segment(&mut self, base: usize, len: usize) -> Result<(), SegmentError> {
-        if base == 0 {
-            return Err(SegmentError::Null);
-        }
-        if len == 0 {
-            return Err(SegmentError::Empty);
-        }
-        if !base.is_multiple_of(GRANULE) || !len.is_multiple_of(GRANULE) {
-            return Err(SegmentError::Misaligned);
-        }
-        let end = base.checked_add(len).ok_or(SegmentError::Overflow)?;
-        let reserved = self
-            .reserved
-            .checked_add(len)
-            .ok_or(SegmentError::Overflow)?;
-        if let Some((&other, segment)) = self.segments.range(..end).next_back()
-            && other.saturating_add(segment.len) > base
-        {
-            return Err(SegmentError::Overlap {
-                base: other,
-                len: segment.len,
-            });
-        }
-        let first = self.blocks.insert_after(Slot::NONE, base, len);
-        if first.is_none() {
-            return Err(SegmentError::Full);
-        }
-        self.segments.insert(base, Segment { len, first });
-        self.starts.add_segment(base, len);
-        self.starts.add(&self.blocks, first, base);
-        self.reserved = reserved;
-        self.attach(first, OwnerId::IDLE);
-        Ok(())
-    }
-
-    /// Removes the segment at `base`, which must be one idle span, and returns its length.
-    pub fn remove_segment(&mut self, base: usize) -> Result<usize, RemoveError> {
-        let segment = *self.segments.get(&base).ok_or(RemoveError::Unknown)?;
-        if !self.is_wholly_idle(segment) {
-            return Err(RemoveError::Busy);
-        }
-        self.detach(segment.first);
-        self.blocks.remove(segment.first);
-        self.segments.remove(&base);
-        self.starts.remove_segment(base);
-        self.reserved = self.reserved.saturating_sub(segment.len);
-        Ok(segment.len)
-    }
-
-    /// The segments by ascending base.
-    pub fn segments(&self) -> impl Iterator<Item = SegmentInfo> + '_ {
-        self.segments
-            .iter()
-            .map(|(base, segment)| self.segment_info(*base, *segment))
-    }
-
-    /// The segment in which an address lies.
-    pub fn segment_of(&self, addr: usize) -> Option<SegmentInfo> {
-        let (&base, &segment) = self.segments.range(..=addr).next_back()?;
-        (addr < base.saturating_add(segment.len)).then(|| self.segment_info(base, segment))
-    }
-
-    /// The blocks of the segment at `base` by ascending address; none if no segment starts there.
-    #[cfg(test)]
-    pub fn blocks_of(&self, base: usize) -> impl Iterator<Item = super::BlockInfo> + '_ {
-        let first = self
-            .segments
-            .get(&base)
-            .map_or(Slot::NONE, |segment| segment.first);
-        self.blocks.following(first).map(|slot| {
-            let block = self.blocks.at(slot);
-            let state = match self.blocks.owner(slot) {
-                Some(owner) => {
-                    super::BlockState::Free(Owner::new(owner, self.owners.class_of(owner)))
-                }
-                None if block.is_gap() => super::BlockState::Gap,
-                None => super::BlockState::Live,
-            };
-            super::BlockInfo {
-                addr: block.addr(),
-                len: block.len(),
-                state,
-            }
-        })
-    }
-
-    /// Takes a block of `size` bytes (rounded up) from the free spans of these classes: from the smallest span
-    /// in which it fits at a multiple of `align`, ties by lowest address; if there is none, from the smallest
-    /// run of neighbouring spans, ties by lowest address.
-    ///
-    /// A search for a run looks at every seam of these classes, so a request that finds nothing is dear where
-    /// many small spans of different owners lie side by side (about 10 ns each).
-    ///
-    /// `None` when nothing fits, for size 0, for a size that cannot be rounded up, and for an alignment that is
-    /// not a power of two or is below the granule.
-    pub fn allocate(&mut self, size: usize, align: usize, classes: &[ClassId]) -> Option<Taken> {
-        let request = self.request(size, align)?;
-        let found = match self.best_aligned(request, classes) {
-            Some(found) => found,
-            None => self.run_of_classes(request, classes)?,
-        };
-        Some(self.take(found, request.size, size))
-    }
-
-    /// Takes a block as [`Space::allocate`] does, at the alignment that every block has, from one span that is idle or of the
-    /// class `own`. `datum` makes from that owner what the block carries.
-    #[inline]
-    pub fn take_single(
-        &mut self,
-        size: usize,
-        own: ClassId,
-        datum: impl FnOnce(OwnerId) -> T,
-    ) -> Option<Single> {
-        let requested = size;
-        let size = round(size).filter(|_| self.blocks.has_room(1))?;
-        let (span, class) = self.best_at_once(size, own)?;
-        let Entry { addr, slot, .. } = span;
-        let owner = self.blocks.owner(slot)?;
-        let owned = Owner::new(owner, class);
-        self.take_front(span, owned, (size, requested), datum(owner));
-        self.enter(addr, slot, size);
-        Some(Single {
-            addr,
-            len: size,
-            slot,
-            owner,
-        })
-    }
-
-    /// The smallest span of at least `size` bytes that is idle or of the class `own`, and its class; ties by address.
-    #[inline]
-    fn best_at_once(&self, size: usize, own: ClassId) -> Option<(Entry, ClassId)> {
-        let recent = &self.recent;
-        let fits = recent.len >= size && (recent.class == own || recent.class == ClassId::IDLE);
-        let mut best = (Entry::NONE, own);
-        if fits {
-            best = (recent.entry(), recent.class);
-        }
-        if own != ClassId::IDLE {
-            self.consider(own, size, &mut best);
-        }
-        self.consider(ClassId::IDLE, size, &mut best);
-        (!best.0.slot.is_none()).then_some(best)
-    }
-
-    /// Whether a class has a better span of at least `size` bytes than the best one so far.
-    #[inline]
-    fn consider(&self, id: ClassId, size: usize, best: &mut (Entry, ClassId)) {
-        let Some(ClassRecord { index }) = self.owners.class(id) else {
-            return;
-        };
-        // Many classes have no spans, and most no shorter one.
-        if index.least() > best.0.len {
-            return;
-        }
-        // Against a span that fits exactly, only another such at a lower address wins.
-        let found = if best.0.len == size {
-            index.exact(&self.nodes, size)
-        } else {
-            index.smallest(&self.nodes, size)
-        };
-        if let Some(slot) = found {
-            let entry = Entry::of(&self.blocks, slot);
-            if entry < best.0 {
-                *best = (entry, id);
-            }
-        }
-    }
-
-    /// The best span of these classes in which the request fits at its alignment.
-    fn best_aligned(&mut self, request: Request, classes: &[ClassId]) -> Option<Found> {
-        if request.align == GRANULE {
-            return self.best_at_start(request.size, classes);
-        }
-        self.file_recent();
-        let mut best: Option<(Entry, usize)> = None;
-        for class in classes.iter().filter_map(|id| self.owners.class(*id)) {
-            let found = class
-                .index
-                .at_least(&self.nodes, &self.blocks, request.size)
-                .take_while(|entry| best.is_none_or(|(other, _)| *entry < other))
-                .find_map(|entry| Some((entry, request.place(entry.addr, entry.len)?)));
-            best = found.or(best);
-        }
-        best.map(|(entry, start)| Found {
-            first: entry.slot,
-            start,
-        })
-    }
-
-    /// As [`Space::best_aligned`], where every span that is long enough will do, and is taken from its start: the recent one need
-    /// not be filed.
-    fn best_at_start(&self, size: usize, classes: &[ClassId]) -> Option<Found> {
-        let recent = &self.recent;
-        let none = (Entry::NONE, ClassId::IDLE);
-        let mut best = match recent.len >= size && classes.contains(&recent.class) {
-            true => (recent.entry(), recent.class),
-            false => none,
-        };
-        for class in classes {
-            self.consider(*class, size, &mut best);
-        }
-        let Entry { addr, slot, .. } = best.0;
-        (!slot.is_none()).then_some(Found {
-            first: slot,
-            start: addr,
-        })
-    }
-
-    /// Takes a block as [`Space::allocate`] does, but from all free spans for whose owner `rank` gives a number;
-    /// `None` keeps the spans of that owner out. Idle spans have rank 0. `rank` is called once for each owner
-    /// that has spans.
-    ///
-    /// Among single spans the lowest rank counts first, then the length, then the address. If no single span
-    /// does, a run is taken: the lowest highest rank, then the fewest owners that are not idle, then the
-    /// smallest total, then the lowest address.
-    ///
-    /// This is the slow path of a caller that is ready to wait. It may look at every free span.
-    pub fn allocate_ranked(
-        &mut self,
-        size: usize,
-        align: usize,
-        rank: &mut dyn FnMut(OwnerId) -> Option<u32>,
-    ) -> Option<Taken> {
-        let request = self.request(size, align)?;
-        self.file_recent();
-        let ranks: Vec<Option<u32>> = self
-            .owners
-            .owners()
-            .map(|(slot, owner)| {
-                if slot == OwnerId::IDLE {
-                    Some(0)
-                } else {
-                    (owner.spans > 0).then(|| rank(slot)).flatten()
-                }
-            })
-            .collect();
-        let usable = |owner: OwnerId| ranks.get(owner.0 as usize).copied().flatten();
-        for (number, rank) in (0..).zip(&ranks) {
-            if rank.is_some() && !self.has_class_alone(OwnerId(number)) {
-                self.make_list(OwnerId(number));
-            }
-        }
-        let mut order: Vec<(u32, OwnerId)> = self
-            .owners
-            .owners()
-            .filter_map(|(slot, _)| Some((usable(slot)?, slot)))
-            .collect();
-        order.sort_by_key(|(rank, _)| *rank);
-        let single = order
-            .chunk_by(|left, right| left.0 == right.0)
-            .find_map(|equal| {
-                let best = equal
-                    .iter()
-                    .filter_map(|(_, owner)| self.best_of_owner(*owner, request))
-                    .min_by_key(|(entry, _)| *entry)?;
-                Some(Found {
-                    first: best.0.slot,
-                    start: best.1,
-                })
-            });
-        let found = match single {
-            Some(found) => found,
-            None => best_run(
-                &mut self.blocks,
-                Some(ranks.len()),
-                &mut self.seams,
-                request,
-                usable,
-                &mut self.scratch,
-            )?,
-        };
-        Some(self.take(found, request.size, size))
     }
 
     /// Gives back the live block at `addr`; it becomes a free span of `owner`.
@@ -476,40 +197,6 @@ impl<T: Datum> Space<T> {
     #[inline]
     pub fn data_at_mut(&mut self, slot: Slot) -> Option<&mut T> {
         self.blocks.data_mut(slot)
-    }
-
-    /// Makes up to `budget` spans of an owner idle. True when none is left.
-    pub fn settle(&mut self, owner: OwnerId, budget: usize) -> bool {
-        owner == OwnerId::IDLE || self.rename(owner, Owner::IDLE, budget) == Ok(true)
-    }
-
-    /// Gives up to `budget` spans of the owner `from` to the owner `to`. True when none is left. The idle owner
-    /// gives no spans away.
-    pub fn rename(&mut self, from: OwnerId, to: Owner, budget: usize) -> Result<bool, OwnerError> {
-        if from == OwnerId::IDLE || !to.is_sound() {
-            return Err(OwnerError::Idle);
-        }
-        if self.spans_of(from) == 0 {
-            return Ok(true);
-        }
-        // A rename to itself must name the class that the spans have, and changes nothing.
-        self.owners.admit(to)?;
-        if to.id == from {
-            return Ok(true);
-        }
-        if budget >= self.spans_of(from) {
-            self.rename_all(from, to);
-            return Ok(self.spans_of(from) == 0);
-        }
-        for _ in 0..budget {
-            self.file_recent();
-            let Some(first) = self.pop_span(from) else {
-                break;
-            };
-            self.detach(first);
-            self.coalesce(first, to);
-        }
-        Ok(self.spans_of(from) == 0)
     }
 
     /// The number of spans that an owner has.
@@ -601,15 +288,6 @@ impl<T: Datum> Space<T> {
         }
     }
 
-    /// Whether any block of a segment is live.
-    pub fn has_live_blocks(&self, segment: SegmentInfo) -> bool {
-        self.segments.get(&segment.base).is_some_and(|segment| {
-            self.blocks
-                .following(segment.first)
-                .any(|slot| self.blocks.at(slot).is_live())
-        })
-    }
-
     /// The live blocks by ascending address.
     pub fn live_blocks(&self) -> impl Iterator<Item = LiveInfo<'_, T>> {
         self.segments
@@ -642,15 +320,6 @@ impl<T: Datum> Space<T> {
         }
     }
 
-    /// The request in granules, or nothing if it cannot be met.
-    fn request(&self, size: usize, align: usize) -> Option<Request> {
-        // An allocation adds two blocks at most: what is left before and behind.
-        (is_alignment(align) && self.blocks.has_room(2)).then_some(Request {
-            size: round(size)?,
-            align,
-        })
-    }
-
     fn largest_idle(&self) -> usize {
         let filed = self
             .owners
@@ -661,19 +330,6 @@ impl<T: Datum> Space<T> {
         } else {
             filed
         }
-    }
-
-    fn segment_info(&self, base: usize, segment: Segment) -> SegmentInfo {
-        SegmentInfo {
-            base,
-            len: segment.len,
-            wholly_idle: self.is_wholly_idle(segment),
-        }
-    }
-
-    fn is_wholly_idle(&self, segment: Segment) -> bool {
-        self.blocks.owner(segment.first) == Some(OwnerId::IDLE)
-            && self.blocks.at(segment.first).len() == segment.len
     }
 
     #[inline]
@@ -687,7 +343,7 @@ impl<T: Datum> Space<T> {
         })
     }
 
-    /// Why [`Space::free`] would refuse an address at which no live block starts.
+    /// Why a free refuses an address at which no live block starts.
     #[cold]
     pub fn why_not_live(&mut self, addr: usize) -> FreeError {
         if let Some(block) = self.live_containing(addr) {
@@ -700,61 +356,5 @@ impl<T: Datum> Space<T> {
             Some(_) => FreeError::AlreadyFree,
             None => FreeError::Foreign,
         }
-    }
-
-    /// The best run of spans of these classes.
-    #[cold]
-    fn run_of_classes(&mut self, request: Request, classes: &[ClassId]) -> Option<Found> {
-        let (members, bytes) = self.owners.of_classes(classes);
-        if bytes < request.size {
-            return None;
-        }
-        self.file_recent();
-        let owners = &self.owners;
-        let usable = |owner: OwnerId| {
-            // Nearly always there are few owners.
-            let is_member = match 1u64.checked_shl(owner.0) {
-                Some(bit) => members & bit != 0,
-                None => classes.contains(&owners.class_of(owner)),
-            };
-            is_member.then_some(0)
-        };
-        best_run(
-            &mut self.blocks,
-            None,
-            &mut self.seams,
-            request,
-            usable,
-            &mut self.scratch,
-        )
-    }
-
-    /// Whether all filed spans of an owner's class are its own: then nobody needs its list.
-    pub(super) fn has_class_alone(&self, id: OwnerId) -> bool {
-        let owner = self.owners.owner(id);
-        owner.is_some_and(|owner| {
-            let class = self.owners.class(owner.class);
-            class.is_some_and(|class| class.index.count() == owner.spans)
-        })
-    }
-
-    /// The smallest span of an owner in which the request fits, and where.
-    fn best_of_owner(&self, id: OwnerId, request: Request) -> Option<(Entry, usize)> {
-        let owner = self.owners.owner(id)?;
-        let class = self.owners.class(owner.class)?;
-        let fit = |entry: Entry| Some((entry, request.place(entry.addr, entry.len)?));
-        if self.has_class_alone(id) {
-            // The index is in the right order.
-            return class
-                .index
-                .at_least(&self.nodes, &self.blocks, request.size)
-                .find_map(fit);
-        }
-        owner
-            .list
-            .iter()
-            .filter(|slot| self.blocks.owner(**slot) == Some(id))
-            .filter_map(|slot| fit(Entry::of(&self.blocks, *slot)))
-            .min_by_key(|(entry, _)| *entry)
     }
 }
