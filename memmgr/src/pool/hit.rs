@@ -77,6 +77,19 @@ impl Pool {
     /// that nobody has recorded a use of. False if it is not such a block, or others wait for something.
     #[inline]
     pub fn free_plain(&self, address: usize, on: FreeOn<'_>) -> bool {
+        match on {
+            FreeOn::Recorded => self.free_on_none(address),
+            _ => self.free_plain_as(address, on),
+        }
+    }
+
+    /// As [`Pool::free_plain`], on no stream: by itself, so that nothing asks which.
+    fn free_on_none(&self, address: usize) -> bool {
+        self.free_plain_as(address, FreeOn::Recorded)
+    }
+
+    #[inline(always)]
+    fn free_plain_as(&self, address: usize, on: FreeOn<'_>) -> bool {
         if let Some(mut state) = self.state.lock_with_bias()
             && state.competed == 0
         {
@@ -86,6 +99,7 @@ impl Pool {
     }
 
     /// As [`Pool::free_plain`], for a thread that does not have the lock to itself.
+    #[inline(never)]
     fn free_beside_others(&self, address: usize, on: FreeOn<'_>) -> bool {
         if self.front.is_used() && !self.restless.load(Relaxed) {
             let given = self.front.give(address, Self::front_key(on));
@@ -202,7 +216,7 @@ impl State {
         front::use_it();
     }
 
-    #[inline]
+    #[inline(always)]
     fn free_plain(&mut self, front: &Front, address: usize, on: FreeOn<'_>) -> bool {
         if !self.retiring.is_empty() || self.order.is_restless() {
             return false;

@@ -147,7 +147,7 @@ impl<T: Datum> Space<T> {
     }
 
     /// Drops from the list of seams what is none any more.
-    pub(super) fn tidy_seams(&mut self) {
+    fn tidy_seams(&mut self) {
         let blocks = &mut self.blocks;
         self.seams.retain(|slot| {
             let block = blocks.at(*slot);

@@ -52,7 +52,7 @@ impl<T: Datum> Space<T> {
 
     /// Gives all spans of the owner `from` to another, `to`, which is known. No span is the recent one meanwhile, so that the lists and
     /// the indexes know all of them.
-    pub(super) fn rename_all(&mut self, from: OwnerId, to: Owner) {
+    fn rename_all(&mut self, from: OwnerId, to: Owner) {
         self.file_recent();
         self.make_list(from);
         let class = self.owners.class_of(from);

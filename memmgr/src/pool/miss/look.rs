@@ -61,7 +61,7 @@ impl Pool {
     }
 
     /// Of epochs that have ended, those whose stream turns out to be idle are complete.
-    pub(super) fn complete_ended(&self, ended: Vec<Arc<Fence>>) {
+    fn complete_ended(&self, ended: Vec<Arc<Fence>>) {
         let done = idle_of(ended);
         if !done.is_empty() {
             self.state.lock().complete(&done, true);
@@ -126,7 +126,7 @@ impl State {
 
 /// Asks so many questions, which are about work that is going on: with one change of the thread's capture mode, where each would
 /// change it for itself. Where that is refused there are no answers.
-pub(super) fn ask_at_once(count: usize, ask: impl FnOnce()) {
+fn ask_at_once(count: usize, ask: impl FnOnce()) {
     if count < 2 {
         ask();
         return;
@@ -142,7 +142,7 @@ pub(super) fn ask_at_once(count: usize, ask: impl FnOnce()) {
 
 /// Those of the epochs, which have ended, whose stream turns out to be idle: they are complete. Epochs of one stream lie side by
 /// side.
-pub(super) fn idle_of(mut ended: Vec<Arc<Fence>>) -> Vec<Arc<Fence>> {
+fn idle_of(mut ended: Vec<Arc<Fence>>) -> Vec<Arc<Fence>> {
     let streams = ended.chunk_by(|one, other| one.core().uid == other.core().uid);
     let mut done = Vec::new();
     ask_at_once(streams.count(), || {

@@ -23,7 +23,7 @@ impl Order {
     }
 
     #[cold]
-    pub(super) fn open_epoch(&mut self, place: Place) -> Owner {
+    fn open_epoch(&mut self, place: Place) -> Owner {
         let Some((core, class)) = self.slot(place).map(|slot| (slot.core.clone(), slot.class))
         else {
             debug_assert!(false, "no stream has this place");

@@ -61,7 +61,7 @@ impl Order {
     /// What is known of a stream, if anything is. The stream remembers its place; only a stream that several pools use in turn
     /// is looked up.
     #[inline]
-    pub(super) fn known_slot(&self, core: &StreamCore) -> Option<(Place, &Slot)> {
+    fn known_slot(&self, core: &StreamCore) -> Option<(Place, &Slot)> {
         let (pool, place) = core.place();
         if pool == self.uid
             && let Some(slot) = self.slot(Place(place))
@@ -90,7 +90,7 @@ impl Order {
     }
 
     #[cold]
-    pub(super) fn new_place(&mut self, core: &Arc<StreamCore>) -> Place {
+    fn new_place(&mut self, core: &Arc<StreamCore>) -> Place {
         if let Some(place) = self.take_over(core) {
             return place;
         }
@@ -122,7 +122,7 @@ impl Order {
 
     /// The place of the same stream under another handle: that one is gone, or this one is. The driver's ids are never given twice,
     /// so what was freed in the order of the former may be used in that of the latter.
-    pub(super) fn take_over(&mut self, core: &Arc<StreamCore>) -> Option<Place> {
+    fn take_over(&mut self, core: &Arc<StreamCore>) -> Option<Place> {
         let is_same = |slot: &Slot| slot.core.is_same(core);
         let place = (self.slots.iter()).position(|slot| slot.as_ref().is_some_and(is_same))?;
         let slot = self.slots.get_mut(place)?.as_mut()?;
