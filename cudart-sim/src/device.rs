@@ -81,7 +81,9 @@ impl Device {
             .is_some_and(|s| address >= s.base() && address - s.base() < s.len() as u64)
     }
 
-    fn reserve(&mut self) -> Answer {
+    /// Reserves the addresses of the device's memory, if that has not been done: four times its capacity, or less where the system
+    /// refuses.
+    pub(crate) fn reserve(&mut self) -> Answer {
         if self.space.is_some() {
             return Ok(());
         }

@@ -34,6 +34,9 @@ fn main() -> ExitCode {
     let options = Options::parse();
     let result = if json_on_stdout(&options.command) {
         run(&options, &mut io::stderr())
+    } else if writes_files(&options.command) {
+        // Those are wanted, whoever reads the rest.
+        run(&options, &mut Patient::new(io::stdout().lock()))
     } else {
         run(&options, &mut io::stdout().lock())
     };
@@ -60,6 +63,59 @@ fn json_on_stdout(command: &Command) -> bool {
         Command::Info | Command::Demo(_) => return false,
     };
     json.as_deref().is_some_and(json::is_stdout)
+}
+
+/// Whether there are files to be written beside standard output.
+fn writes_files(command: &Command) -> bool {
+    match command {
+        Command::Replay(replay) => {
+            replay.json.is_some() || replay.prometheus.is_some() || replay.snapshot.is_some()
+        }
+        Command::Bench(bench) => bench.json.is_some(),
+        Command::Report(_) => true,
+        Command::Info | Command::Demo(_) => false,
+    }
+}
+
+/// Goes on when the reader has gone away, as `memmgr replay … | head -1` does.
+struct Patient<W> {
+    out: W,
+    is_gone: bool,
+}
+
+impl<W: Write> Patient<W> {
+    fn new(out: W) -> Self {
+        let is_gone = false;
+        Self { out, is_gone }
+    }
+
+    /// What was done, unless the reader has gone away.
+    fn unless_gone<T>(
+        &mut self,
+        gone: T,
+        done: impl FnOnce(&mut W) -> io::Result<T>,
+    ) -> io::Result<T> {
+        if self.is_gone {
+            return Ok(gone);
+        }
+        match done(&mut self.out) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.is_gone = true;
+                Ok(gone)
+            }
+            other => other,
+        }
+    }
+}
+
+impl<W: Write> Write for Patient<W> {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.unless_gone(text.len(), |out| out.write(text))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.unless_gone((), |out| out.flush())
+    }
 }
 
 fn run(options: &Options, out: &mut impl Write) -> error::Result<()> {

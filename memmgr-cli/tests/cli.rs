@@ -633,14 +633,25 @@ fn the_smallest_pool_with_which_a_trace_passes_is_found() {
         );
         fits_a_terminal(&text);
     }
-    let text = success(
-        memmgr()
-            .args(["replay", "--capacity", "4M"])
-            .arg(&trace.path),
+    let output = memmgr()
+        .args(["replay", "--capacity", "4M"])
+        .arg(&trace.path)
+        .output()
+        .expect("the program starts");
+    let (text, message) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
     );
     assert!(
         text.contains("holes does not pass with a pool of 4 MiB"),
         "{text}"
+    );
+    assert_eq!(
+        (output.status.code(), message.trim_end()),
+        (
+            Some(1),
+            "memmgr: no pool of up to 4 MiB is enough for holes: try a larger --capacity"
+        )
     );
     let refused = memmgr()
         .args(["replay", "--capacity", "1G", "--mode", "async"])
@@ -856,6 +867,91 @@ fn json_never_replaces_a_trace_a_device_a_pipe_or_a_link() {
     assert!(
         message.starts_with("memmgr: cannot write /proc/out.json: ")
             && !message.contains(".memmgr-"),
+        "{message}"
+    );
+}
+
+#[test]
+fn files_are_written_though_nobody_reads_standard_output() {
+    let trace = file("small.csv", format!("{HEADER}\n0,0,allocate,0x1,100,0x0\n"));
+    let (replayed, benched) = (file("replay.json", ""), file("bench.json", ""));
+    let replay = ["replay", trace.path.to_str().expect("a path")].map(str::to_owned);
+    for (arguments, path) in [
+        (replay.to_vec(), &replayed.path),
+        (
+            ["bench", "hot", "--quick"].map(str::to_owned).to_vec(),
+            &benched.path,
+        ),
+    ] {
+        let mut child = memmgr()
+            .args(arguments)
+            .arg("--json")
+            .arg(path)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        drop(child.stdout.take());
+        assert!(child.wait().expect("it ends").success());
+        let rows = json(&std::fs::read(path).expect("read"));
+        assert!(
+            rows.as_array().is_some_and(|rows| !rows.is_empty()),
+            "{rows}"
+        );
+    }
+}
+
+#[test]
+fn traces_that_no_workload_needs_are_refused() {
+    let message = failure(memmgr().args(["bench", "hot", "--traces"]).arg(traces()));
+    assert!(
+        message.contains("--traces is for the workload replay"),
+        "{message}"
+    );
+}
+
+/// A pool reserves addresses, too: the device's memory needs some before.
+#[test]
+fn a_simulated_device_takes_its_addresses_before_a_pool_does() {
+    let trace = file("small.csv", format!("{HEADER}\n0,0,allocate,0x1,100,0x0\n"));
+    let program = memmgr();
+    let mut limited = std::process::Command::new("sh");
+    limited
+        .args(["-c", "ulimit -v 30000000 && exec \"$@\"", "sh"])
+        .arg(program.get_program())
+        .args(["replay", "--mode", "pool"])
+        .arg(&trace.path);
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    limited.env("CUDART_SIM_MEMORY", "8G");
+    let text = success(&mut limited);
+    let row = text.lines().find(|line| line.starts_with("pool  "));
+    assert!(
+        row.is_some_and(|row| row.ends_with(" 0        0")),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_a_search_for_a_capacity_found_is_no_page() {
+    let trace = file("small.csv", format!("{HEADER}\n0,0,allocate,0x1,100,0x0\n"));
+    let (found, page) = (file("capacity.json", ""), file("page.html", ""));
+    let capacity = ["replay", "--capacity", "4M", "--json"];
+    success(memmgr().args(capacity).arg(&found.path).arg(&trace.path));
+    let report = memmgr()
+        .arg("report")
+        .arg(&found.path)
+        .arg("-o")
+        .arg(&page.path)
+        .output();
+    let report = report.expect("the program starts");
+    let message = String::from_utf8_lossy(&report.stderr);
+    assert_eq!(report.status.code(), Some(1), "{message}");
+    assert!(
+        message.contains("--capacity or --lag, of which there is no page"),
         "{message}"
     );
 }

@@ -334,22 +334,32 @@ impl Config {
             });
         }
         let warm_up = self.pinned_warm_up.unwrap_or(0);
-        for (what, size, limit) in [
+        for (what, [of_size, of_limit], size, limit) in [
             (
                 "a pinned pool",
+                ["PINNED_POOL_SIZE", "PINNED_POOL_LIMIT"],
                 self.pinned_pool_size,
                 self.pinned_pool_limit,
             ),
             (
                 "a device pool",
+                ["DEVICE_POOL_SIZE", "DEVICE_POOL_LIMIT"],
                 self.device_pool_size,
                 self.device_pool_limit,
             ),
-            ("a pinned warm-up", warm_up, self.pinned_pool_limit),
+            (
+                "a pinned warm-up",
+                ["PINNED_WARM_UP", "PINNED_POOL_LIMIT"],
+                warm_up,
+                self.pinned_pool_limit,
+            ),
         ] {
             if let Some(limit) = limit.filter(|limit| size > *limit) {
                 return Err(Error::InvalidSetting {
-                    reason: format!("{what} of {size} bytes exceeds its limit of {limit} bytes"),
+                    reason: format!(
+                        "{what} of {size} bytes exceeds its limit of {limit} bytes; in the environment they are MEMMGR_{of_size} and \
+                         MEMMGR_{of_limit}"
+                    ),
                 });
             }
         }

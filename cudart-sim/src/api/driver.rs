@@ -144,6 +144,10 @@ driver! {
         if flags != 0 {
             return Err(INVALID_VALUE);
         }
+        // Before what is reserved here leaves it none. Where it gets none, memory is refused when it is asked for.
+        if let Ok(device) = lock().device(thread::device() as i32) {
+            let _ = device.reserve();
+        }
         put(ptr, vmm::reserve(size as u64, alignment as u64, addr)?)
     }
 

@@ -116,7 +116,14 @@ pub(crate) fn called_from<T>(site: &'static Location<'static>, f: impl FnOnce() 
 
 fn backtrace() -> Option<Box<Backtrace>> {
     static ON: OnceLock<bool> = OnceLock::new();
-    let on = ON.get_or_init(|| std::env::var_os("CUDART_SIM_BACKTRACE").is_some_and(|v| v == "1"));
+    let on = ON.get_or_init(|| match std::env::var("CUDART_SIM_BACKTRACE").as_deref() {
+        Ok("1") => true,
+        Ok("0" | "") | Err(_) => false,
+        Ok(other) => {
+            eprintln!("cudart-sim: CUDART_SIM_BACKTRACE={other} is ignored: it must be 0 or 1");
+            false
+        }
+    });
     on.then(|| Box::new(Backtrace::force_capture()))
 }
 

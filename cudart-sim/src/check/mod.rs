@@ -88,7 +88,9 @@ pub(crate) fn from_variable() -> Option<Check> {
         Ok("off") => Some(Check::Off),
         Ok("") | Err(_) => None,
         Ok(other) => {
-            eprintln!("cudart-sim: CUDART_SIM_CHECK={other} is not understood and is ignored");
+            eprintln!(
+                "cudart-sim: CUDART_SIM_CHECK={other} is ignored: it must be report, abort or off"
+            );
             None
         }
     }

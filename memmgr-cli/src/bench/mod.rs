@@ -137,6 +137,11 @@ pub fn run(options: &BenchOptions, machine: Machine, out: &mut impl Write) -> Re
             "the workload replay needs traces: --traces tests/data/traces",
         ));
     }
+    if !options.traces.is_empty() && !options.workloads().contains(&Workload::Replay) {
+        return Err(Failure::message(
+            "--traces is for the workload replay, which is not among those that were named",
+        ));
+    }
     // Asked here for what is said of those that are not used.
     Settings::read("bench", &[settings::DEVICE_SOURCE])?;
     let files = traces::files(&options.traces)?;

@@ -140,7 +140,19 @@ impl Demo<'_> {
             return failure;
         };
         let (ordinal, streams) = (self.options.device, self.options.streams);
-        let Ok((_, total)) = cuda::device_memory() else {
+        if let Failure::Manager(Error::OutOfMemory(refusal)) = &failure
+            && refusal.place == Place::Pinned
+        {
+            let fix = if self.settings.config().pinned_pool_size > 0 {
+                format!("; a smaller {} would help", settings::PINNED_POOL_SIZE)
+            } else if streams > 1 {
+                format!("; fewer --streams than {streams} would help")
+            } else {
+                String::new()
+            };
+            return Failure::message(format!("mode {mode}: {failure}{fix}"));
+        }
+        let Ok((free, total)) = cuda::device_memory() else {
             return failure;
         };
         let mut fix = String::new();
@@ -149,6 +161,10 @@ impl Demo<'_> {
         }
         fix += match memmgr::backend() {
             Backend::Gpu => "a larger device",
+            // It has the memory, but the process has no addresses for it.
+            Backend::Simulated if wanted <= free => {
+                "a smaller device (CUDART_SIM_MEMORY), or more addresses for the process (ulimit -v)"
+            }
             Backend::Simulated => "a larger device (CUDART_SIM_MEMORY)",
         };
         Failure::message(format!(

@@ -138,7 +138,7 @@ pub fn run(
     }
     let largest = options.capacity.unwrap_or(0) / STEP;
     let bar = progress::spinner();
-    let mut rows = Vec::new();
+    let (mut rows, mut failed) = (Vec::new(), Vec::new());
     for named in traces {
         let live = named.trace.peak_live;
         bar.set_message(named.name.clone());
@@ -168,11 +168,14 @@ pub fn run(
                 exact(capacity),
                 counted(trials, "trial")
             ),
-            None => format!(
-                "{} does not pass with a pool of {}: try a larger --capacity",
-                named.name,
-                exact(largest * STEP)
-            ),
+            None => {
+                failed.push(named.name.as_str());
+                format!(
+                    "{} does not pass with a pool of {}",
+                    named.name,
+                    exact(largest * STEP)
+                )
+            }
         };
         bar.suspend(|| writeln!(out, "{}", wrapped(&text)))?;
         rows.push(Row {
@@ -188,6 +191,13 @@ pub fn run(
     bar.finish_and_clear();
     if let Some((path, output)) = json {
         (output.write(&rows)).map_err(|error| cannot_write(path, error))?;
+    }
+    if !failed.is_empty() {
+        return Err(Failure::message(format!(
+            "no pool of up to {} is enough for {}: try a larger --capacity",
+            exact(largest * STEP),
+            failed.join(", ")
+        )));
     }
     Ok(())
 }

@@ -106,7 +106,17 @@ fn damaged(read: u64, error: &io::Error) -> String {
 }
 
 fn replays(bytes: &[u8]) -> Result<Vec<Replay>, String> {
+    /// A row that `--lag` or `--capacity` has made.
+    #[derive(Deserialize)]
+    struct Other {
+        #[serde(alias = "capacity_bytes", alias = "lag_ms")]
+        _is_other: serde::de::IgnoredAny,
+    }
     let rows: Vec<Replay> = serde_json::from_slice(bytes).map_err(|error| {
+        if serde_json::from_slice::<Vec<Other>>(bytes).is_ok_and(|rows| !rows.is_empty()) {
+            return "it has what `memmgr replay` found with --capacity or --lag, of which there is no page; replay without them"
+                .to_owned();
+        }
         let (line, column) = (error.line(), error.column());
         let text = error.to_string();
         let reason = text.split(" at line").next().unwrap_or_default();

@@ -100,11 +100,12 @@ pub fn run(options: &ReportOptions, out: &mut impl Write) -> Result<()> {
         writeln!(out, "{}: {}", folder.display(), counted(drawn, "picture"))?;
     }
     let length = people(text.len() as u64);
-    writeln!(
-        out,
-        "{}: {length}, to be opened in a browser",
-        options.output.display()
-    )?;
+    if crate::json::is_stdout(&options.output) {
+        writeln!(out, "standard output: {length}")?;
+    } else {
+        let path = options.output.display();
+        writeln!(out, "{path}: {length}, to be opened in a browser")?;
+    }
     Ok(())
 }
 

@@ -108,6 +108,10 @@ impl Pool {
             let Some(slot) = state.space.find(address) else {
                 return match state.space.why_not_live(address) {
                     FreeError::Foreign => Ok(None),
+                    FreeError::Interior { start, len } => {
+                        let asked = state.space.live(start).map_or(len, |live| live.requested);
+                        Err(inside(address, start, asked))
+                    }
                     error => Err(free_error(address, error)),
                 };
             };
@@ -298,11 +302,16 @@ fn free_error(address: usize, error: FreeError) -> Error {
             "no block starts there: it lies in free memory of the pool",
         ),
         FreeError::AlreadyFree => Error::DoubleFree { ptr: address },
-        FreeError::Interior { start, len } => Error::unknown(
-            address,
-            format!("it lies inside the live block of {len} bytes at {start:#x}; free its start"),
-        ),
+        FreeError::Interior { start, len } => inside(address, start, len),
         FreeError::Foreign => Error::unknown(address, "it belongs to no segment of this pool"),
         FreeError::Owner(error) => Error::unknown(address, error.to_string()),
     }
+}
+
+/// The address lies in a live block of which so many bytes were asked for.
+fn inside(address: usize, start: usize, len: usize) -> Error {
+    Error::unknown(
+        address,
+        format!("it lies inside the live block of {len} bytes at {start:#x}; free its start"),
+    )
 }

@@ -107,9 +107,7 @@ impl LogFile {
                 }
                 Err(why) => {
                     let path = file.path.display();
-                    let reason = format!(
-                        "the log {path} cannot be written: {why}; set log_file (MEMMGR_LOG_FILE) to a file in a folder that is there and can be written"
-                    );
+                    let reason = format!("the log {path} cannot be written: {why}");
                     file.end(sink, reason);
                     return file;
                 }
@@ -202,7 +200,11 @@ impl LogFile {
 
 /// Opens a log that no other process writes, and how long it is.
 fn open(path: &Path, goes_on: bool) -> Result<(File, u64), String> {
-    let said = |error: std::io::Error| error.to_string();
+    let said = |error: std::io::Error| {
+        format!(
+            "{error}; set log_file (MEMMGR_LOG_FILE) to a file in a folder that is there and can be written"
+        )
+    };
     let file = OpenOptions::new().append(true).create(true).open(path);
     let file = file.map_err(said)?;
     let found = file.metadata().map_err(said)?;
@@ -215,7 +217,7 @@ fn open(path: &Path, goes_on: bool) -> Result<(File, u64), String> {
         // Some file systems have no locks.
         if error.raw_os_error() == Some(libc::EWOULDBLOCK) {
             return Err(
-                "another process writes it: %p in the name is the number of the process".into(),
+                "another process writes it; %p in its name (MEMMGR_LOG_FILE) stands for the number of the process, so that each has its own".into(),
             );
         }
     }
