@@ -8,6 +8,7 @@ use crate::contents::Space;
 use crate::error::{Answer, OUT_OF_MEMORY};
 use crate::heap::Ranges;
 use crate::limit::{Limits, Use};
+use crate::mirror;
 use std::sync::Arc;
 
 /// The unit in which memory is taken from a device.
@@ -82,7 +83,7 @@ impl Device {
     }
 
     /// Reserves the addresses of the device's memory, if that has not been done: four times its capacity, or less where the system
-    /// refuses.
+    /// refuses, or where too few were left for programs that map memory.
     pub(crate) fn reserve(&mut self) -> Answer {
         if self.space.is_some() {
             return Ok(());
@@ -96,6 +97,11 @@ impl Device {
             else {
                 continue;
             };
+            // The bytes lie at other addresses than the device's.
+            let taken = len.saturating_add(capacity as usize).saturating_mul(2);
+            if factor > 1 && !mirror::are_free(taken) {
+                continue;
+            }
             match Space::new(len) {
                 Ok(space) => {
                     let (base, len) = (space.base(), len as u64);

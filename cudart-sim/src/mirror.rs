@@ -67,6 +67,12 @@ pub(crate) fn reserve(len: usize, align: usize, hint: usize) -> Option<usize> {
     Some(start)
 }
 
+/// Whether so many addresses could be reserved now.
+pub(crate) fn are_free(len: usize) -> bool {
+    let found = map(len, libc::PROT_NONE, RESERVE, -1);
+    found.inspect(|at| unmap(*at, len)).is_some()
+}
+
 /// Gives back what [`reserve`] reserved, whole.
 pub(crate) fn release(at: usize, len: usize) {
     unmap(at, len);

@@ -31,15 +31,29 @@ use clap::Parser;
 use options::{Command, Options};
 
 fn main() -> ExitCode {
-    let options = Options::parse();
-    let result = if json_on_stdout(&options.command) {
-        run(&options, &mut io::stderr())
+    let options = match Options::try_parse() {
+        Ok(options) => options,
+        Err(error) if error.use_stderr() => error.exit(),
+        // Help, or the version.
+        Err(asked) => {
+            let said = asked.print().and_then(|()| io::stdout().flush());
+            return ended(said.map_err(Into::into));
+        }
+    };
+    let mut out: Box<dyn Write> = if json_on_stdout(&options.command) {
+        Box::new(io::stderr())
     } else if writes_files(&options.command) {
         // Those are wanted, whoever reads the rest.
-        run(&options, &mut Patient::new(io::stdout().lock()))
+        Box::new(Patient::new(io::stdout().lock()))
     } else {
-        run(&options, &mut io::stdout().lock())
+        Box::new(io::stdout().lock())
     };
+    let result = run(&options, &mut out);
+    ended(result)
+}
+
+/// What the program ends with.
+fn ended(result: error::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,

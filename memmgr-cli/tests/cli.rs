@@ -901,6 +901,19 @@ fn files_are_written_though_nobody_reads_standard_output() {
 }
 
 #[test]
+fn help_that_cannot_be_written_is_a_failure() {
+    for asked in [&["--help"][..], &["--version"], &["replay", "-h"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
+        let full = full.expect("a device that is full");
+        let message = failure(memmgr().args(asked).stdout(full));
+        assert!(
+            message.starts_with("memmgr: cannot write to standard output: "),
+            "{message}"
+        );
+    }
+}
+
+#[test]
 fn traces_that_no_workload_needs_are_refused() {
     let message = failure(memmgr().args(["bench", "hot", "--traces"]).arg(traces()));
     assert!(

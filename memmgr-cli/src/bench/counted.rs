@@ -96,7 +96,14 @@ impl Subject for Guards<'_> {
     #[inline]
     fn allocate(&mut self, size: usize) -> *mut c_void {
         match self.manager.device::<u8>(size, self.stream) {
-            Ok(guard) => self.live.insert(guard).as_ptr(),
+            Ok(guard) => {
+                let block = guard.as_ptr();
+                // Nothing is live, so that nothing is dropped here.
+                let before = std::mem::replace(&mut self.live, Some(guard));
+                debug_assert!(before.is_none(), "two are live");
+                std::mem::forget(before);
+                block
+            }
             Err(error) => {
                 self.failure = Some(error);
                 ptr::null_mut()
