@@ -99,7 +99,7 @@ impl Subject for Guards<'_> {
             Ok(guard) => {
                 let block = guard.as_ptr();
                 // Nothing is live, so that nothing is dropped here.
-                let before = std::mem::replace(&mut self.live, Some(guard));
+                let before = self.live.replace(guard);
                 debug_assert!(before.is_none(), "two are live");
                 std::mem::forget(before);
                 block
