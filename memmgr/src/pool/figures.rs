@@ -188,7 +188,7 @@ impl Pool {
 
 impl State {
     /// The highest since [`State::restart_watermark`].
-    pub(super) fn watermark(&self) -> High {
+    fn watermark(&self) -> High {
         High {
             in_use: self.counters.peak_in_use,
             reserved: self.counters.peak_reserved,

@@ -134,7 +134,7 @@ impl Pool {
     }
 
     /// Records the events that a free is asked for.
-    pub(super) fn finish_free(&self, single: Option<Arc<Fence>>, on: FreeOn<'_>) {
+    fn finish_free(&self, single: Option<Arc<Fence>>, on: FreeOn<'_>) {
         let handle = match on {
             FreeOn::Stream(handle) => Some(handle),
             _ => None,
