@@ -179,7 +179,7 @@ impl State {
                 && !self.arena.has_pages_only()
                 && self.tidied.own.saturating_add(most) <= others
         };
-        self.space.in_use() == 0 && moved > 0 && chunks / LOOKS <= calls && is_little
+        self.space.in_use() == 0 && self.has_moved() && chunks / LOOKS <= calls && is_little
     }
 
     /// All memory is in one piece, or asleep, and there had been so many moves that mapped memory `before`.
