@@ -216,12 +216,7 @@ impl State {
             extra.freed = Some(Freed::new(on, stream));
             return Ok(None);
         }
-        let core = match on {
-            FreeOn::Recorded => None,
-            FreeOn::Stream(handle) => Some(handle.core().clone()),
-            FreeOn::Core(core) => Some(core.clone()),
-            FreeOn::Allocating => stream.cloned(),
-        };
+        let core = core_of(on, stream).cloned();
         let live = *live;
         let requested = space.requested_at(slot);
         let (owner, single) = order.owner_for_free(&live, extras, core.as_ref());

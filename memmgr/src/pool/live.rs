@@ -3,6 +3,7 @@
 use super::{
     FreeOn,
     best_fit::{Datum, OwnerId},
+    free::core_of,
     labels::Label,
     recorded::Use,
 };
@@ -274,13 +275,7 @@ pub(crate) enum Freed {
 impl Freed {
     /// As it was said, for a block that was allocated on `stream`.
     pub fn new(on: FreeOn<'_>, stream: Option<&Arc<StreamCore>>) -> Self {
-        let core = match on {
-            FreeOn::Recorded => None,
-            FreeOn::Stream(handle) => Some(handle.core()),
-            FreeOn::Core(core) => Some(core),
-            FreeOn::Allocating => stream,
-        };
-        core.map_or(Freed::Recorded, |core| Freed::Stream(core.clone()))
+        core_of(on, stream).map_or(Freed::Recorded, |core| Freed::Stream(core.clone()))
     }
 
     /// How it is freed at last.
